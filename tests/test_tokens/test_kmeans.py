@@ -1,0 +1,230 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from clustr_mm.tokens import kmeans as module
+from clustr_mm.tokens.kmeans import kmeans, kmedoids
+
+GOLDEN = Path(__file__).parents[1] / 'data' / 'clustering_0.npz'
+
+
+@pytest.fixture(scope='module')
+def golden():
+    with np.load(GOLDEN) as file:
+        return {key: torch.from_numpy(file[key]) for key in file}
+
+
+def both(golden, key):
+    return torch.stack([golden[f'image{i}/{key}'] for i in range(2)])
+
+
+def brute_force(x, init, weight, iters, medoids):
+    """The appendix's equations for one image, cluster by cluster."""
+    x, centers = x.double(), x[init].double()
+    index = init.clone()
+    for _ in range(iters):
+        labels = (x[:, None] - centers).square().sum(-1).argmin(1)
+        for j in range(len(init)):
+            members = (labels == j).nonzero()[:, 0]
+            w = weight[members].double()
+            if w.sum() == 0:
+                continue
+            if medoids:
+                pairs = x[members][:, None] - x[members]
+                cost = (pairs.square().sum(-1) * w).sum(1)
+                index[j] = members[cost.argmin()]
+                centers[j] = x[index[j]]
+            else:
+                centers[j] = (x[members] * w[:, None]).sum(0) / w.sum()
+    return labels, index if medoids else centers
+
+
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32])
+@pytest.mark.parametrize('weighted', [False, True])
+def test_golden(golden, weighted, dtype):
+    x, init = golden['x'].to(dtype), both(golden, 'init')
+    weight = golden['weight'] if weighted else None
+    prefix = 'weighted_' if weighted else ''
+
+    labels, centers = kmeans(x, init, weight)
+    assert torch.equal(labels, both(golden, prefix + 'kmeans_labels'))
+    expected = both(golden, prefix + 'kmeans_centres').to(dtype)
+    torch.testing.assert_close(centers, expected)
+
+    labels, medoids = kmedoids(x, init, weight)
+    assert torch.equal(labels, both(golden, prefix + 'kmedoids_labels'))
+    assert torch.equal(medoids, both(golden, prefix + 'kmedoids_indices'))
+
+
+@pytest.mark.parametrize('iters', [1, 2, 3])
+@pytest.mark.parametrize(
+    ('num_tokens', 'num_clusters'), [(1, 1), (30, 1), (30, 29), (40, 9)]
+)
+def test_brute_force(num_tokens, num_clusters, iters):
+    torch.manual_seed(0)
+    x = torch.randn(3, num_tokens, 7, dtype=torch.float64) + 5
+    weight = torch.rand(3, num_tokens, dtype=torch.float64)
+    init = torch.rand(3, num_tokens).topk(num_clusters).indices
+    for function in kmeans, kmedoids:
+        labels, centers = function(x, init, weight, iters)
+        for i in range(3):
+            expected = brute_force(
+                x[i], init[i], weight[i], iters, function is kmedoids
+            )
+            assert torch.equal(labels[i], expected[0])
+            torch.testing.assert_close(centers[i], expected[1])
+
+
+def test_a_cluster_for_each_token():
+    """With as many clusters as tokens, each token is its own cluster."""
+    x = torch.randn(2, 50, 8)
+    init = torch.stack([torch.randperm(50), torch.randperm(50)])
+    labels, centers = kmeans(x, init)
+    assert torch.equal(init.gather(1, labels), torch.arange(50).expand(2, -1))
+    torch.testing.assert_close(
+        centers.gather(1, labels[..., None].expand_as(x)), x
+    )
+    labels, medoids = kmedoids(x, init)
+    assert torch.equal(init.gather(1, labels), torch.arange(50).expand(2, -1))
+    assert torch.equal(medoids, init)
+
+
+@pytest.mark.parametrize('table', [0, 1024])
+def test_equal_tokens(monkeypatch, table):
+    """Of equal centers the first takes all, and the others stay empty."""
+    monkeypatch.setattr(module, '_TABLE', table)
+    torch.manual_seed(0)
+    x = torch.randn(1, 12, 33).repeat(1, 17, 1)
+    init = torch.arange(24)[None]
+    labels, centers = kmeans(x, init)
+    assert torch.equal(labels[0], torch.arange(12).repeat(17))
+    torch.testing.assert_close(centers[0], x[0, :24])
+    labels, medoids = kmedoids(x, init)
+    assert torch.equal(labels[0], torch.arange(12).repeat(17))
+    assert torch.equal(medoids, init)
+
+
+def test_two_members_are_equally_good_medoids():
+    torch.manual_seed(0)
+    pairs = torch.randn(500, 1, 48) + 0.1 * torch.randn(500, 2, 48)
+    for init in torch.zeros(500, 1).long(), torch.ones(500, 1).long():
+        assert kmedoids(pairs, init)[1].eq(0).all()
+
+
+def test_weightless_cluster_keeps_its_center():
+    x = torch.tensor([[[0.0], [1.0], [10.0], [11.0], [13.0]]])
+    weight = torch.tensor([[1.0, 1.0, 0.0, 0.0, 0.0]])
+    init = torch.tensor([[0, 4]])
+    labels, centers = kmeans(x, init, weight)
+    assert labels.tolist() == [[0, 0, 1, 1, 1]]
+    torch.testing.assert_close(centers, torch.tensor([[[0.5], [13.0]]]))
+    assert kmedoids(x, init, weight)[1].tolist() == [[0, 4]]
+
+
+def test_tiles_give_the_same(monkeypatch):
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 300, 16), torch.rand(2, 300)
+    init = torch.rand(2, 300).topk(40).indices
+    expected = kmeans(x, init, weight), kmedoids(x, init, weight)
+    monkeypatch.setattr(module, '_TABLE', 0)
+    for tile in 1, 2000, 2**24:
+        monkeypatch.setattr(module, '_TILE', tile)
+        for got, want in zip(
+            (kmeans(x, init, weight), kmedoids(x, init, weight)),
+            expected,
+            strict=True,
+        ):
+            assert torch.equal(got[0], want[0])
+            torch.testing.assert_close(got[1], want[1])
+
+
+def test_image_ignores_its_neighbours():
+    torch.manual_seed(0)
+    x, weight = torch.randn(5, 196, 64), torch.rand(5, 196)
+    init = weight.topk(60).indices
+    for function in kmeans, kmedoids:
+        for got, want in zip(
+            function(x[3:4], init[3:4], weight[3:4]),
+            function(x, init, weight),
+            strict=True,
+        ):
+            assert torch.equal(got, want[3:4])
+    x[0] = torch.nan
+    labels, centers = kmeans(x, init, weight)
+    assert centers[0].isnan().all()
+    assert centers[1:].isfinite().all()
+    for index in kmedoids(x, init, weight):
+        assert index.ge(0).all()
+        assert index.lt(196).all()
+
+
+def test_gradient_of_centers():
+    torch.manual_seed(0)
+    x = torch.randn(1, 9, 3, dtype=torch.float64, requires_grad=True)
+    weight = torch.rand(1, 9, dtype=torch.float64, requires_grad=True)
+    init = torch.tensor([[0, 2, 4]])
+
+    def centers(x, weight):
+        labels, centers = kmeans(x, init, weight, iters=2)
+        assert not labels.requires_grad
+        return centers
+
+    assert torch.autograd.gradcheck(centers, (x, weight))
+    assert not any(out.requires_grad for out in kmedoids(x, init, weight))
+
+
+def test_gradient_with_an_empty_cluster():
+    x = torch.randn(1, 9, 3, requires_grad=True)
+    weight = torch.rand(1, 9, requires_grad=True)
+    labels, centers = kmeans(x, torch.tensor([[0, 0]]), weight, iters=1)
+    assert labels.eq(0).all()
+    torch.testing.assert_close(centers[:, 1], x[:, 0])
+    for gradient in torch.autograd.grad(centers.sum(), (x, weight)):
+        assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
+def test_low_precision(dtype):
+    torch.manual_seed(0)
+    x, weight = torch.randn(2, 60, 32).to(dtype), torch.rand(2, 60)
+    init = weight.topk(20).indices
+    for function in kmeans, kmedoids:
+        expected = function(x.float(), init, weight)
+        with torch.autocast('cpu', dtype=torch.bfloat16):
+            labels, centers = function(x, init, weight)
+            plain = function(x.float(), init, weight)
+        assert torch.equal(labels, expected[0])
+        assert torch.equal(centers, expected[1].to(centers.dtype))
+        for got, want in zip(plain, expected, strict=True):
+            assert torch.equal(got, want)
+    assert kmeans(x, init, weight)[1].dtype == dtype
+
+
+def test_compiles():
+    x, weight = torch.randn(2, 30, 8), torch.rand(2, 30)
+    init = weight.topk(10).indices
+    for function in kmeans, kmedoids:
+        compiled = torch.compile(function, fullgraph=True, backend='eager')
+        for got, want in zip(
+            compiled(x, init, weight), function(x, init, weight), strict=True
+        ):
+            assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize('function', [kmeans, kmedoids])
+@pytest.mark.parametrize(
+    ('change', 'message'),
+    [
+        ({'x': torch.zeros(4, 5)}, r'x must be tokens'),
+        ({'init': torch.zeros(2, 0).long()}, r'init .* K >= 1.*\[2, 0\]'),
+        ({'init': torch.zeros(1, 3).long()}, r'init .*\[2, K\]'),
+        ({'weight': torch.ones(2, 6)}, r'weight must be \[2, 9\]'),
+        ({'iters': 0}, r'iters must be at least 1'),
+    ],
+)
+def test_refuses(function, change, message):
+    kwargs = {'x': torch.zeros(2, 9, 3), 'init': torch.zeros(2, 3).long()}
+    with pytest.raises(ValueError, match=message):
+        function(**{**kwargs, **change})
