@@ -1,0 +1,169 @@
+"""Self-attention that hands out what a token-thinning rule asks of it."""
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from mmengine.model import BaseModule
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+# Attention probabilities held at a time for an image: 8 MB in float32. Split
+# by image, so that a result does not depend on the rest of the batch.
+_TILE = 2**21
+# What a pruned token still contributes (DynamicViT's stable softmax).
+_EPS = 1e-6
+
+
+class Attention(BaseModule):
+    """Multi-head self-attention.
+
+    Probabilities are computed only as far as somebody asks for them.
+
+    Args:
+        embed_dims (int): Number of channels.
+        num_heads (int): Number of heads.
+        qkv_bias (bool): Whether queries, keys and values have a bias.
+        qk_norm (str, optional): Normalise queries and keys to length 1; the
+            logits are multiplied by alpha, which is 1 (``'fixed'``) or
+            ``'learned'``. By default they are divided by the root of the
+            head's channels instead.
+        attn_drop_rate (float): Dropout of the probabilities.
+        drop_rate (float): Dropout of the output.
+    """
+
+    # What can be asked for, a number for each token [B, N]: the attention
+    # that the first token pays to it, mean over heads; or the attention it
+    # receives, summed over queries and heads.
+    ASKS = (None, 'class_row', 'column_sum')
+
+    def __init__(
+        self,
+        embed_dims: int,
+        num_heads: int,
+        qkv_bias: bool = True,
+        qk_norm: str | None = None,
+        attn_drop_rate: float = 0.0,
+        drop_rate: float = 0.0,
+        init_cfg: dict | None = None,
+    ):
+        super().__init__(init_cfg)
+        if embed_dims % num_heads:
+            raise ValueError(
+                f'{embed_dims} channels do not split into {num_heads} heads'
+            )
+        if qk_norm not in (None, 'fixed', 'learned'):
+            raise ValueError(
+                f"qk_norm must be None, 'fixed' or 'learned', not {qk_norm!r}"
+            )
+        self.num_heads = num_heads
+        self.qk_norm = qk_norm
+        self.attn_drop_rate = attn_drop_rate
+        self.qkv = nn.Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
+        self.proj = nn.Linear(embed_dims, embed_dims)
+        self.drop = nn.Dropout(drop_rate)
+        if qk_norm == 'learned':
+            self.alpha = nn.Parameter(torch.ones(1))
+
+    def forward(
+        self,
+        x: Tensor,
+        asks: str | None = None,
+        bias: Tensor | None = None,
+        policy: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend, and answer.
+
+        Args:
+            x (Tensor): Tokens [B, N, C].
+            asks (str, optional): One of ``ASKS``.
+            bias (Tensor, optional): What is added to all logits of a key,
+                [B, N].
+            policy (Tensor, optional): 1 for the tokens that others may
+                attend to, [B, N]; gradients flow through it.
+
+        Returns:
+            tuple[Tensor, Tensor | None]: Tokens [B, N, C] and the answer.
+        """
+        q, k, v, scale = self._project(x)
+        drop = self.attn_drop_rate if self.training else 0.0
+        if bias is not None:
+            bias = bias[:, None, None].to(q.dtype)
+        answer = None
+        if policy is not None:
+            probs = _policy_softmax(q * scale @ k.mT, policy)
+            out = F.dropout(probs, drop) @ v if drop else probs @ v
+        elif asks == 'column_sum':
+            out, answer = _attend_and_sum(q * scale, k, v, bias, drop)
+        else:
+            out = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=bias, dropout_p=drop, scale=scale
+            )
+        if asks == 'class_row':
+            first = q[:, :, :1] * scale
+            answer = _softmax(first, k, bias).mean(1)[:, 0]
+        out = self.proj(out.transpose(1, 2).flatten(2))
+        return self.drop(out), answer
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
+        """Queries, keys, values [B, heads, N, D] and the logits' factor."""
+        q, k, v = (
+            self.qkv(x)
+            .unflatten(2, (3, self.num_heads, -1))
+            .permute(2, 0, 3, 1, 4)
+            .unbind()
+        )
+        if self.qk_norm is None:
+            return q, k, v, q.shape[-1] ** -0.5
+        q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+        if self.qk_norm == 'learned':
+            q = q * self.alpha.to(q.dtype)
+        return q, k, v, 1.0
+
+
+def _softmax(q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
+    logits = q @ k.mT
+    return (logits if bias is None else logits + bias).softmax(-1)
+
+
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, drop: float
+) -> tuple[Tensor, Tensor]:
+    """Output of these queries and the attention their keys receive."""
+    probs = _softmax(q, k, bias)
+    received = probs.detach().sum((1, 2), dtype=torch.float32)
+    out = F.dropout(probs, drop) @ v if drop else probs @ v
+    return out, received
+
+
+def _attend_and_sum(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, drop: float
+) -> tuple[Tensor, Tensor]:
+    """Attention output, and the attention each key receives from all.
+
+    The answer ranks and weighs tokens; no gradient flows through it.
+    """
+    attend = partial(_attend, k=k, v=v, bias=bias, drop=drop)
+    rows = max(1, _TILE // (q.shape[1] * q.shape[2]))
+    if rows >= q.shape[2]:
+        return attend(q)
+    if torch.is_grad_enabled():
+        attend = partial(checkpoint, attend, use_reentrant=False)
+    outs, sums = zip(*map(attend, q.split(rows, 2)), strict=True)
+    return torch.cat(outs, 2), torch.stack(sums).sum(0)
+
+
+def _policy_softmax(logits: Tensor, policy: Tensor) -> Tensor:
+    """Softmax over the tokens that are kept (DynamicViT, eqs. 10 and 11).
+
+    A pruned token still attends to itself. In float32, with a small constant
+    that keeps gradients finite where nothing is left.
+    """
+    num_tokens = policy.shape[1]
+    itself = torch.eye(num_tokens, device=policy.device)
+    visible = policy[:, None, None].float()
+    visible = visible + (1 - visible) * itself
+    shifted = logits.float() - logits.amax(-1, keepdim=True).float()
+    weight = shifted.exp() * visible
+    total = weight.sum(-1, keepdim=True) + _EPS
+    return ((weight + _EPS / num_tokens) / total).to(logits.dtype)

@@ -1,0 +1,105 @@
+"""The transformer block of the plain ViTs, in two halves."""
+
+import torch
+from mmcv.cnn import build_norm_layer
+from mmcv.cnn.bricks import DropPath
+from mmcv.cnn.bricks.scale import LayerScale
+from mmengine.model import BaseModule
+from torch import Tensor, nn
+
+from .attention import Attention
+
+LAYER_NORM = {'type': 'LN', 'eps': 1e-6}
+
+
+class Mlp(BaseModule):
+    """Two linear layers with a GELU between them."""
+
+    def __init__(
+        self,
+        embed_dims: int,
+        feedforward_channels: int,
+        drop_rate: float = 0.0,
+        init_cfg: dict | None = None,
+    ):
+        super().__init__(init_cfg)
+        self.fc1 = nn.Linear(embed_dims, feedforward_channels)
+        self.act = nn.GELU()
+        self.fc2 = nn.Linear(feedforward_channels, embed_dims)
+        self.drop = nn.Dropout(drop_rate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.drop(self.fc2(self.drop(self.act(self.fc1(x)))))
+
+
+class Block(BaseModule):
+    """Attention and FFN, between which tokens may leave.
+
+    Args:
+        embed_dims (int): Number of channels.
+        num_heads (int): Number of heads.
+        feedforward_channels (int): Hidden channels of the FFN.
+        qkv_bias (bool): Whether queries, keys and values have a bias.
+        qk_norm (str, optional): See :class:`Attention`.
+        drop_rate (float): Dropout of the outputs of attention and FFN.
+        attn_drop_rate (float): Dropout of the attention probabilities.
+        drop_path_rate (float): Stochastic depth.
+        layer_scale_init_value (float): Initial factor of each channel of
+            the residual branches; 0 for none.
+        residual_scale (float): Constant factor of the residual branches.
+        norm_cfg (dict): Normalisation.
+        init_cfg (dict, optional): Initialisation.
+    """
+
+    def __init__(
+        self,
+        embed_dims: int,
+        num_heads: int,
+        feedforward_channels: int,
+        qkv_bias: bool = True,
+        qk_norm: str | None = None,
+        drop_rate: float = 0.0,
+        attn_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        layer_scale_init_value: float = 0.0,
+        residual_scale: float = 1.0,
+        norm_cfg: dict = LAYER_NORM,
+        init_cfg: dict | None = None,
+    ):
+        super().__init__(init_cfg)
+
+        def layer_scale() -> nn.Module:
+            if not layer_scale_init_value:
+                return nn.Identity()
+            return LayerScale(embed_dims, scale=layer_scale_init_value)
+
+        self.residual_scale = residual_scale
+        self.norm1 = build_norm_layer(norm_cfg, embed_dims)[1]
+        self.attn = Attention(
+            embed_dims,
+            num_heads,
+            qkv_bias=qkv_bias,
+            qk_norm=qk_norm,
+            attn_drop_rate=attn_drop_rate,
+            drop_rate=drop_rate,
+        )
+        self.ls1 = layer_scale()
+        self.norm2 = build_norm_layer(norm_cfg, embed_dims)[1]
+        self.mlp = Mlp(embed_dims, feedforward_channels, drop_rate)
+        self.ls2 = layer_scale()
+        self.drop_path = DropPath(drop_path_rate)
+
+    def attend(self, x: Tensor, **kwargs) -> tuple[Tensor, Tensor | None]:
+        """The attention half; arguments and answer of :class:`Attention`."""
+        out, answer = self.attn(self.norm1(x), **kwargs)
+        return self._add(x, self.ls1(out)), answer
+
+    def feed(self, x: Tensor) -> Tensor:
+        """The FFN half."""
+        return self._add(x, self.ls2(self.mlp(self.norm2(x))))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.feed(self.attend(x)[0])
+
+    def _add(self, x: Tensor, out: Tensor) -> Tensor:
+        return torch.add(x, self.drop_path(out), alpha=self.residual_scale)
