@@ -1,0 +1,15 @@
+"""Token-thinning backbones for OpenMMLab.
+
+Importing the package registers its modules in MMEngine's root registries,
+where all toolboxes find them.
+"""
+
+from .dependencies import require
+from .version import __version__
+
+for _name in ('torch', 'mmengine', 'mmcv'):
+    require(_name)
+
+from . import backbones, host  # noqa: E402
+
+__all__ = ['__version__', 'backbones', 'host']

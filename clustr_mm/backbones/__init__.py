@@ -1,0 +1,3 @@
+from .clustr import ClusTR
+
+__all__ = ['ClusTR']

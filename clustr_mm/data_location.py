@@ -1,0 +1,93 @@
+"""Where a config looks for its data, and what to do if it is not there."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from mmengine.config import Config, ConfigDict
+
+from .errors import UserError
+
+HOW_TO_GET = {
+    'ADE20KDataset': 'ADE20K: unpack ADEChallengeData2016.zip from '
+    'https://groups.csail.mit.edu/vision/datasets/ADE20K',
+    'ImageNet': 'ImageNet-1K: train/ and val/ with one folder a class, from '
+    'https://image-net.org',
+    'CocoDataset': 'COCO 2017: annotations/, train2017/ and val2017/ from '
+    'https://cocodataset.org',
+    'CocoWholeBodyDataset': 'COCO 2017 pictures from https://cocodataset.org '
+    'and in annotations/ the files coco_wholebody_{train,val}_v1.0.json from '
+    'https://github.com/jin-s13/COCO-WholeBody',
+}
+
+
+def check(cfg: Config, *loaders: str):
+    """Raise an error that says what to do unless all data is there."""
+    for loader in loaders:
+        for dataset in _datasets(cfg.get(loader)):
+            for path in _paths(dataset):
+                if not path.exists():
+                    raise UserError(_advice(loader, dataset, path))
+
+
+def move_root(cfg: Config, new: str):
+    """Look for the data in the folder ``new``, evaluators included."""
+    roots = {
+        dataset.data_root
+        for name in ('train', 'val', 'test')
+        for dataset in _datasets(cfg.get(f'{name}_dataloader'))
+        if dataset.get('data_root')
+    }
+    if len(roots) != 1:
+        raise UserError(
+            '--data-root replaces the one folder that a config names, but '
+            f'this one names {sorted(roots) or "none"}: use --cfg-options'
+        )
+    (old,) = roots
+    for name in ('train', 'val', 'test'):
+        for key in (f'{name}_dataloader', f'{name}_evaluator'):
+            if key in cfg:
+                cfg[key] = _replace_prefix(cfg[key], old, new)
+
+
+def _datasets(node) -> Iterator[ConfigDict]:
+    """The data sets below a loader, those inside of wrappers included."""
+    if isinstance(node, dict):
+        if any(key in node for key in ('data_root', 'ann_file')):
+            yield node
+        node = [node.get('dataset'), node.get('datasets')]
+    if isinstance(node, (list, tuple)):
+        for child in node:
+            yield from _datasets(child)
+
+
+def _paths(dataset: ConfigDict) -> list[Path]:
+    root = Path(dataset.get('data_root') or '')
+    parts = [dataset.get('ann_file'), *dataset.get('data_prefix', {}).values()]
+    return [root] + [root / p for p in parts if p and '://' not in p]
+
+
+def _advice(loader: str, dataset: ConfigDict, path: Path) -> str:
+    lines = [
+        f'{loader} looks for its data in {path.absolute()}, which does not '
+        'exist.'
+    ]
+    kind = str(dataset.get('type')).rsplit('.', 1)[-1]
+    if kind in HOW_TO_GET:
+        lines.append(f'To get it, {HOW_TO_GET[kind]}.')
+    lines.append(
+        f'If it is elsewhere, name its folder with --data-root DIR, or link '
+        f'it: ln -s DIR {dataset.get("data_root") or path}'
+    )
+    return '\n'.join(lines)
+
+
+def _replace_prefix(node, old: str, new: str):
+    if isinstance(node, str) and node.startswith(old):
+        return str(Path(new, node[len(old) :].lstrip('/')))
+    if isinstance(node, dict):
+        return type(node)(
+            (k, _replace_prefix(v, old, new)) for k, v in node.items()
+        )
+    if isinstance(node, (list, tuple)):
+        return type(node)(_replace_prefix(v, old, new) for v in node)
+    return node

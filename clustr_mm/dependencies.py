@@ -1,0 +1,57 @@
+"""The packages that clustr_mm works with, and what to do without them."""
+
+import re
+from importlib import import_module
+from typing import NamedTuple
+
+from .errors import UserError
+
+
+class Package(NamedTuple):
+    """A package by its import name."""
+
+    least: str  # oldest version that works
+    below: str  # first version that is not known to work
+    distribution: str  # its name for pip
+
+
+PACKAGES = {
+    'torch': Package('2.1.0', '3.0.0', 'torch'),
+    'mmengine': Package('0.10.3', '1.0.0', 'onedl-mmengine'),
+    'mmcv': Package('2.1.0', '3.0.0', 'onedl-mmcv'),
+    'mmpretrain': Package('1.2.0', '2.0.0', 'onedl-mmpretrain'),
+    'mmseg': Package('1.2.2', '2.0.0', 'onedl-mmsegmentation'),
+    'mmdet': Package('3.3.0', '4.0.0', 'onedl-mmdetection'),
+    'mmpose': Package('1.3.1', '2.0.0', 'mmpose'),
+}
+
+
+class DependencyError(UserError, ImportError):
+    """A package is missing, broken, too old or too new."""
+
+
+def require(name: str):
+    """Raise an error that says what to install unless the package fits."""
+    package = PACKAGES[name]
+    try:
+        version = import_module(name).__version__
+    except ModuleNotFoundError as error:
+        found = 'is not installed'
+        if error.name != name:
+            found = f'cannot be imported, as {error.name} is missing'
+    except (ImportError, AssertionError) as error:
+        # The toolboxes assert the versions of what they build on.
+        found = f'cannot be imported: {error}'
+    else:
+        if _digits(package.least) <= _digits(version) < _digits(package.below):
+            return
+        found = f'is installed in version {version}'
+    fitting = f'>={package.least},<{package.below}'
+    raise DependencyError(
+        f'clustr_mm needs {name}{fitting}, but {name} {found}. Install it '
+        f"with: pip install '{package.distribution}{fitting}'"
+    )
+
+
+def _digits(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r'\d+', version)[:3]))

@@ -1,0 +1,166 @@
+"""From a command line to a runner: what the training and testing tools share.
+
+One set of tools serves the configs of all four toolboxes; `default_scope`
+tells whose a config is.
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+from mmengine.config import Config, ConfigDict, DictAction
+from mmengine.registry import RUNNERS
+from mmengine.runner import Runner
+
+from . import data_location, host
+from .dependencies import PACKAGES, require
+from .errors import UserError
+
+
+def add_arguments(parser: argparse.ArgumentParser):
+    """Add the arguments that the toolboxes' own scripts have in common."""
+    parser.add_argument('--work-dir', help='folder for logs and checkpoints')
+    parser.add_argument(
+        '--data-root',
+        help='folder of the data set, in place of the one that the config '
+        'names',
+    )
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        default={},
+        metavar='KEY=VALUE',
+        help='override parts of the config: a.b=1, a.b=x,y or '
+        'a.b="[(x,y),(z,w)]" without white space',
+    )
+    parser.add_argument(
+        '--launcher',
+        choices=['none', 'pytorch', 'slurm', 'mpi'],
+        default='none',
+        help='what starts the processes of a distributed run',
+    )
+    # For launchers that pass it instead of setting LOCAL_RANK.
+    parser.add_argument(
+        '--local-rank', '--local_rank', type=int, help=argparse.SUPPRESS
+    )
+
+
+def load_config(args: argparse.Namespace) -> Config:
+    """Read the config file and apply the arguments of `add_arguments`."""
+    if args.local_rank is not None:
+        os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
+    if not Path(args.config).is_file():
+        raise UserError(f'there is no config file {args.config}')
+    cfg = Config.fromfile(args.config)
+    cfg.merge_from_dict(args.cfg_options)
+    cfg.launcher = args.launcher
+    scope = cfg.get('default_scope', 'mmengine')
+    if scope in PACKAGES:
+        require(scope)
+    if args.data_root:
+        data_location.move_root(cfg, args.data_root)
+    if args.work_dir:
+        cfg.work_dir = args.work_dir
+    elif cfg.get('work_dir') is None:
+        cfg.work_dir = f'work_dirs/{Path(args.config).stem}'
+    return cfg
+
+
+def build_runner(cfg: Config) -> Runner:
+    """Build the runner that the config asks for, fit for this host."""
+    host.adapt(cfg)
+    if 'runner_type' in cfg:
+        return RUNNERS.build(cfg)
+    return Runner.from_cfg(cfg)
+
+
+def enable_amp(cfg: Config):
+    """Train in mixed precision, of the kind that this host has."""
+    if cfg.optim_wrapper.get('type', 'OptimWrapper') not in (
+        'OptimWrapper',
+        'AmpOptimWrapper',
+    ):
+        raise UserError(
+            f"--amp replaces an OptimWrapper, but this config's optimizer "
+            f'wrapper is {cfg.optim_wrapper.type}'
+        )
+    cfg.optim_wrapper.type = 'AmpOptimWrapper'
+    cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
+
+
+def enable_auto_scale_lr(cfg: Config):
+    """Scale the learning rate with the batch size."""
+    if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
+        raise UserError(
+            'this config does not say which batch size its learning rate is '
+            'made for: add auto_scale_lr = dict(base_batch_size=...)'
+        )
+    cfg.auto_scale_lr.enable = True
+
+
+def resume(cfg: Config, checkpoint: str):
+    """Go on from a checkpoint, or with 'auto' from the work dir's newest."""
+    cfg.resume = True
+    if checkpoint == 'auto':
+        cfg.load_from = None
+    else:
+        load_from(cfg, checkpoint)
+
+
+def load_from(cfg: Config, checkpoint: str):
+    """Start from the weights of a checkpoint."""
+    is_local = '://' not in checkpoint
+    if is_local and not Path(checkpoint).is_file():
+        raise UserError(f'there is no checkpoint {checkpoint}')
+    cfg.load_from = checkpoint
+
+
+def enable_tta(cfg: Config):
+    """Test with the augmentations that the config lists for it."""
+    if 'tta_model' not in cfg or 'tta_pipeline' not in cfg:
+        raise UserError(
+            'this config has no tta_model and tta_pipeline, which --tta needs'
+        )
+    cfg.model = ConfigDict(cfg.tta_model, module=cfg.model)
+    cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
+
+
+def enable_visualization(cfg: Config, show_dir: str | None, show: bool):
+    """Draw each test picture with what was predicted."""
+    hook = cfg.get('default_hooks', {}).get('visualization')
+    if hook is None:
+        raise UserError(
+            'this config has no default_hooks.visualization, which draws '
+            'for --show and --show-dir'
+        )
+    hook.show = show
+    scope = cfg.get('default_scope')
+    if scope in ('mmseg', 'mmdet'):
+        hook.draw = True
+    else:
+        hook.update(enable=True, interval=1)
+    if show_dir is None:
+        return
+    if scope == 'mmseg':
+        cfg.visualizer.save_dir = show_dir
+    elif scope == 'mmdet':
+        hook.test_out_dir = show_dir
+    else:
+        hook.out_dir = show_dir
+
+
+def dump_predictions(cfg: Config, out: str):
+    """Write the predictions: segmentors a folder of label maps, others a
+    pickle."""
+    scope = cfg.get('default_scope')
+    if scope == 'mmseg':
+        cfg.test_evaluator.update(output_dir=out, keep_results=True)
+        return
+    if not out.endswith(('.pkl', '.pickle')):
+        raise UserError(f'--out must end with .pkl, but is {out}')
+    dump = 'DumpDetResults' if scope == 'mmdet' else 'DumpResults'
+    evaluator = cfg.test_evaluator
+    if not isinstance(evaluator, (list, tuple)):
+        evaluator = [evaluator]
+    cfg.test_evaluator = [*evaluator, dict(type=dump, out_file_path=out)]

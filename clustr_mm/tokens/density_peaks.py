@@ -1,0 +1,415 @@
+"""Clustering of tokens by density peaks (ClusTR, section 3.1).
+
+A token is a good centre when it is dense and far from every denser one. With
+``d`` the Euclidean distance over ``sqrt(C)``:
+
+- density, eq. 1: ``log rho_i = -mean(d(i, j)^2)`` over the k nearest tokens
+  j, i itself included;
+- delta, eq. 2: the distance to the nearest denser token, its *parent*. The
+  densest token is its own parent, and its delta its largest distance;
+- decision value: ``log gamma = log rho + log delta``. The logarithms are
+  compared, as ``rho * delta`` itself underflows.
+
+The M tokens with the largest gamma become centres, and every other token
+joins its parent's cluster. All is deterministic: of two equally dense tokens
+the one with the lower index counts as denser, of two equal gammas the lower
+index is taken first.
+
+The result is exact, but no N x N matrix is kept. Distances are computed a
+tile of rows at a time, and mostly only once: if one of a token's k nearest
+neighbours is denser than it, the nearest such neighbour *is* its parent, so
+that only the few tokens that are peaks among their neighbours are searched
+again. All numbers of clusters share this one search.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# Distances in a tile: few enough to be small beside a model's activations,
+# many enough to keep a processor busy. A tile of few rows would spend its
+# time in reading the columns.
+_TILE_SIZE = {'cpu': 2**23, 'cuda': 2**26}
+_TILE_HEIGHT = 512
+# Distances in a chunk of a row, see `_smallest`.
+_CHUNK_SIZE = 64
+
+
+class Peaks(NamedTuple):
+    """What the search finds for each token, each [B, N]."""
+
+    log_density: Tensor
+    delta: Tensor
+    parent: Tensor
+
+    @property
+    def log_gamma(self) -> Tensor:
+        return self.log_density + self.delta.log()
+
+
+class Clusters(NamedTuple):
+    """A partition of tokens.
+
+    ``mask`` [B, M] tells which clusters exist; it is None where all of them
+    do.
+    """
+
+    labels: Tensor  # [B, N]
+    num_clusters: int
+    mask: Tensor | None = None
+
+
+@torch.compiler.disable
+@torch.no_grad()
+def density_peaks(
+    x: Tensor,
+    num_clusters: Sequence[int],
+    k: int = 5,
+    assign: str = 'parent',
+    grid: tuple[int, int] | None = None,
+    window: int | None = None,
+    share: float = 1.0,
+) -> list[Clusters]:
+    """Cluster the tokens ``x`` [B, N, C] into each of several numbers.
+
+    Args:
+        x (Tensor): Tokens. They are compared in float32 at least, whatever
+            their type and the autocast state.
+        num_clusters (Sequence[int]): Numbers of clusters, each in 1..N.
+        k (int): Number of neighbours that tell the density.
+        assign (str): 'parent', a token joins the cluster of its parent, or
+            'nearest', that of the nearest centre.
+        grid (tuple[int, int], optional): Height and width of the map that
+            the tokens form. Needed with ``window``.
+        window (int, optional): Look for neighbours and parents only within
+            windows of the map, of at most this many tokens a side, at a
+            cost linear in the number of tokens. The centres remain the
+            largest decision values of the whole image, but there is at
+            least one in each window.
+        share (float): Below 1, an image takes only as many centres as hold
+            this share of the decision values of all M.
+
+    Returns:
+        list[Clusters]: One for each number of clusters.
+    """
+    _check_arguments(x, num_clusters, k, assign, grid, window, share)
+    with torch.autocast(x.device.type, enabled=False):
+        x = _centered(x)
+        if window is None:
+            peaks, num_roots = find_peaks(x, k), 1
+        else:
+            peaks, num_roots = find_peaks_in_windows(x, k, grid, window)
+        order = _order_of_choice(peaks)
+        clusters = []
+        for m in num_clusters:
+            m = max(m, num_roots)
+            centers, mask = _choose_centers(
+                peaks, order[:, :m], num_roots, share
+            )
+            if assign == 'parent':
+                labels = follow_parents(peaks.parent, centers)
+            else:
+                labels = nearest_center(x, centers)
+            clusters.append(Clusters(labels, m, mask))
+    return clusters
+
+
+def find_peaks(x: Tensor, k: int, absent: Tensor | None = None) -> Peaks:
+    """Search the tokens ``x`` [B, N, C] for their densities and parents.
+
+    Tokens marked in ``absent`` [B, N] are nobody's neighbour nor parent.
+    """
+    norms = x.square().sum(-1)
+    if absent is not None:
+        norms = norms.masked_fill(absent, torch.inf)
+
+    knn, neighbours = _nearest_neighbours(x, norms, k)
+    missing = knn.isinf()
+    log_density = -knn.masked_fill(missing, 0).sum(-1) / (k - missing.sum(-1))
+    if absent is not None:
+        log_density = log_density.masked_fill(absent, -torch.inf)
+    order = log_density.argsort(dim=1, descending=True, stable=True)
+    rank = torch.empty_like(order).scatter_(
+        1, order, torch.arange(x.shape[1], device=x.device).expand_as(order)
+    )
+
+    neighbour_rank = rank.gather(1, neighbours.flatten(1)).view_as(neighbours)
+    square, nearest = knn.masked_fill(
+        neighbour_rank >= rank[..., None], torch.inf
+    ).min(-1)
+    parent = neighbours.gather(-1, nearest[..., None])[..., 0]
+    square, parent = _search_again(x, norms, rank, square, parent)
+
+    # The densest token has no denser one: eq. 2's second case.
+    root = order[:, :1]
+    farthest = _farthest(x, norms, root)
+    delta = square.scatter(1, root, farthest).clamp_min(0).sqrt()
+    return Peaks(log_density, delta, parent.scatter(1, root, root))
+
+
+def find_peaks_in_windows(
+    x: Tensor, k: int, grid: tuple[int, int], window: int
+) -> tuple[Peaks, int]:
+    """Search each window of the map by itself; also count the windows."""
+    tokens, absent = _windows(grid, window, x.device)
+    batch, (num_windows, size) = x.shape[0], tokens.shape
+    peaks = find_peaks(x[:, tokens].flatten(0, 1), k, absent.repeat(batch, 1))
+
+    # Token -> its place among the windows' tokens.
+    place = torch.empty_like(x[0, :, 0], dtype=torch.long)
+    place[tokens[~absent]] = (~absent).flatten().nonzero()[:, 0]
+
+    def to_map(values):
+        return values.view(batch, -1)[:, place]
+
+    first = torch.arange(num_windows, device=x.device)[:, None] * size
+    parent = peaks.parent.view(batch, num_windows, size) + first
+    parent = tokens.flatten()[to_map(parent)]
+    return Peaks(
+        to_map(peaks.log_density), to_map(peaks.delta), parent
+    ), num_windows
+
+
+def follow_parents(parent: Tensor, centers: Tensor) -> Tensor:
+    """Label each token by the first centre among its ancestors.
+
+    A number of steps logarithmic in N suffices, as each doubles the length
+    of the path that a token looks ahead.
+    """
+    is_center, number = _number_centers(centers, parent.shape[1])
+    own = torch.arange(parent.shape[1], device=parent.device)
+    ancestor = torch.where(is_center, own, parent)
+    for _ in range(parent.shape[1].bit_length()):
+        ancestor = ancestor.gather(1, ancestor)
+    return number.gather(1, ancestor)
+
+
+def nearest_center(x: Tensor, centers: Tensor) -> Tensor:
+    """Label each token by the centre nearest to it, a centre by itself."""
+    num_tokens = x.shape[1]
+    chosen = _take(x, centers.clamp_max(num_tokens - 1))
+    norms = (
+        chosen.square().sum(-1).masked_fill(centers == num_tokens, torch.inf)
+    )
+    labels = torch.empty_like(x[..., 0], dtype=torch.long)
+    for rows, square in _distance_tiles(x, chosen, norms):
+        labels[:, rows] = square.argmin(-1)
+    is_center, number = _number_centers(centers, num_tokens)
+    return torch.where(is_center, number, labels)
+
+
+def _check_arguments(x, num_clusters, k, assign, grid, window, share):
+    n = x.shape[1]
+    if not all(1 <= m <= n for m in num_clusters):
+        raise ValueError(
+            f'num_clusters must be in 1..{n}, the number of '
+            f'tokens, but is {tuple(num_clusters)}'
+        )
+    if k < 1:
+        raise ValueError(f'k must be at least 1, but is {k}')
+    if assign not in ('parent', 'nearest'):
+        raise ValueError(
+            f"assign must be 'parent' or 'nearest', but is {assign!r}"
+        )
+    if not 0 < share <= 1:
+        raise ValueError(f'share must be in (0, 1], but is {share}')
+    if window is not None:
+        if window < 1:
+            raise ValueError(f'window must be at least 1, but is {window}')
+        if grid is None or grid[0] * grid[1] != n:
+            raise ValueError(
+                f'with window, grid must be the (height, width) '
+                f'of the {n} tokens, but is {grid}'
+            )
+
+
+def _centered(x: Tensor) -> Tensor:
+    """Tokens whose squared Euclidean distance is ``d^2``.
+
+    Distances do not depend on the origin, but the rounding error of
+    |a|^2 + |b|^2 - 2ab does, and is least around the mean.
+    """
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    return (x - x.mean(1, keepdim=True)) / math.sqrt(x.shape[-1])
+
+
+def _take(x: Tensor, index: Tensor) -> Tensor:
+    """The tokens ``index`` [B, M] of ``x`` [B, N, C]."""
+    return x.gather(1, index[..., None].expand(-1, -1, x.shape[-1]))
+
+
+def _distance_tiles(rows: Tensor, x: Tensor, norms: Tensor):
+    """Yield the squared distances of all rows to all x, a tile at a time.
+
+    A row's own squared norm, which changes no order within the row, is left
+    for the caller to add. The tiles share their memory. The last one starts
+    early enough to be as high as the others, so that some rows come twice.
+    """
+    batch, num_rows, _ = rows.shape
+    size = _TILE_SIZE.get(x.device.type, _TILE_SIZE['cuda'])
+    height = max(size // (batch * x.shape[1]), _TILE_HEIGHT)
+    height = math.ceil(num_rows / math.ceil(num_rows / height))
+    tile = x.new_empty(batch, height, x.shape[1])
+    for stop in range(height, num_rows + height, height):
+        part = slice(min(stop, num_rows) - height, min(stop, num_rows))
+        yield (
+            part,
+            torch.baddbmm(
+                norms[:, None], rows[:, part], x.mT, alpha=-2, out=tile
+            ),
+        )
+
+
+def _nearest_neighbours(
+    x: Tensor, norms: Tensor, k: int
+) -> tuple[Tensor, Tensor]:
+    """Squared distances to the k nearest tokens and their indices.
+
+    Where there are fewer than k tokens, the rest are infinitely far.
+    """
+    short = (
+        -x.shape[1] % _CHUNK_SIZE
+        if x.shape[1] > _CHUNK_SIZE
+        else max(k - x.shape[1], 0)
+    )
+    columns = F.pad(x, (0, 0, 0, short))
+    column_norms = F.pad(norms, (0, short), value=torch.inf)
+    knn = x.new_empty(*x.shape[:2], k)
+    neighbours = torch.empty_like(knn, dtype=torch.long)
+    for rows, square in _distance_tiles(x, columns, column_norms):
+        knn[:, rows], neighbours[:, rows] = _smallest(square, k)
+    knn = (knn + norms[..., None]).clamp_min(0)
+    return knn, neighbours.clamp_max(x.shape[1] - 1)
+
+
+def _smallest(square: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k smallest of each row [..., N] and their places.
+
+    They lie in the k chunks of the row with the smallest minima, and minima
+    of chunks are found faster than an order of single values.
+    """
+    if square.shape[-1] <= k * _CHUNK_SIZE:
+        return _extract(square, k)
+    chunks = square.unflatten(-1, (-1, _CHUNK_SIZE))
+    best = _extract(chunks.amin(-1), k)[1]
+    first = torch.arange(
+        0, chunks[..., 0].numel(), chunks.shape[-2], device=best.device
+    ).view(*best.shape[:-1], 1)
+    candidates = (
+        chunks.flatten(0, -2)
+        .index_select(0, (best + first).flatten())
+        .view(*best.shape[:-1], -1)
+    )
+    values, place = _extract(candidates, k)
+    chunk = best.gather(-1, place // _CHUNK_SIZE)
+    return values, chunk * _CHUNK_SIZE + place % _CHUNK_SIZE
+
+
+def _extract(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k smallest of each row by what is faster; may destroy the rows."""
+    if values.shape[-1] >= 320 or values.is_cuda:
+        return values.topk(k, largest=False)
+    smallest, places = [], []
+    for _ in range(k):
+        value, place = values.min(-1, keepdim=True)
+        values.scatter_(-1, place, torch.inf)
+        smallest.append(value)
+        places.append(place)
+    return torch.cat(smallest, -1), torch.cat(places, -1)
+
+
+def _search_again(
+    x: Tensor, norms: Tensor, rank: Tensor, square: Tensor, parent: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Find the parents of tokens that are densest among their neighbours."""
+    unresolved = square.isinf() & ~norms.isinf()
+    # As many rows from each image as the image that needs the most. Where
+    # an image needs fewer, the other rows keep what they have, so that its
+    # result does not depend on the rest of the batch.
+    count = max(int(unresolved.sum(1).max()), 1)
+    needed, rows = unresolved.byte().topk(count)
+    row_rank = rank.gather(1, rows)[..., None]
+    again = torch.empty_like(rows, dtype=x.dtype)
+    again_parent = torch.empty_like(rows)
+    for part, tile in _distance_tiles(_take(x, rows), x, norms):
+        tile.masked_fill_(rank[:, None] >= row_rank[:, part], torch.inf)
+        again[:, part], again_parent[:, part] = tile.min(-1)
+    again += norms.gather(1, rows)
+    needed = needed.bool()
+    again = torch.where(needed, again, square.gather(1, rows))
+    again_parent = torch.where(needed, again_parent, parent.gather(1, rows))
+    return square.scatter(1, rows, again), parent.scatter(
+        1, rows, again_parent
+    )
+
+
+def _farthest(x: Tensor, norms: Tensor, rows: Tensor) -> Tensor:
+    """The largest squared distance [B, R] from each of the given tokens."""
+    present = norms.masked_fill(norms.isinf(), -torch.inf)
+    farthest = torch.empty_like(rows, dtype=x.dtype)
+    for part, tile in _distance_tiles(_take(x, rows), x, present):
+        farthest[:, part] = tile.amax(-1)
+    return farthest + norms.gather(1, rows)
+
+
+def _order_of_choice(peaks: Peaks) -> Tensor:
+    """Tokens in the order in which they become centres: roots first."""
+    own = torch.arange(peaks.parent.shape[1], device=peaks.parent.device)
+    log_gamma = peaks.log_gamma.masked_fill(peaks.parent == own, torch.inf)
+    return log_gamma.argsort(dim=1, descending=True, stable=True)
+
+
+def _choose_centers(
+    peaks: Peaks, candidates: Tensor, num_roots: int, share: float
+) -> tuple[Tensor, Tensor | None]:
+    """Centres [B, M] in index order, and which of them exist if not all.
+
+    A centre that does not exist has the index N, beyond all tokens.
+    """
+    if share == 1:
+        return candidates.sort(1).values, None
+    gamma = peaks.log_gamma.gather(1, candidates).softmax(1)
+    held_before = gamma.cumsum(1) - gamma
+    exists = held_before < share
+    exists[:, :num_roots] = True
+    num_tokens = peaks.parent.shape[1]
+    centers = candidates.masked_fill(~exists, num_tokens).sort(1).values
+    return centers, centers < num_tokens
+
+
+def _number_centers(centers: Tensor, num_tokens: int) -> tuple[Tensor, Tensor]:
+    """Which tokens are centres, and the number of the last one up to each."""
+    is_center = torch.zeros(
+        len(centers), num_tokens + 1, dtype=torch.bool, device=centers.device
+    )
+    is_center = is_center.scatter_(1, centers, True)[:, :num_tokens]
+    # With NaN among the distances the first token may lead to no centre.
+    return is_center, (is_center.cumsum(1) - 1).clamp_min(0)
+
+
+def _windows(
+    grid: tuple[int, int], window: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Cut a map into windows of almost equal size, at most ``window`` wide.
+
+    Returns:
+        tuple[Tensor, Tensor]: The tokens of each window [W, S], and a mask
+        of those that repeat another one to fill the window up.
+    """
+    index, repeated = [], []
+    for size in grid:
+        count = math.ceil(size / window)
+        width = math.ceil(size / count)
+        start = torch.arange(count, device=device) * size // count
+        end = torch.arange(1, count + 1, device=device) * size // count
+        place = start[:, None] + torch.arange(width, device=device)
+        index.append(place.clamp_max(size - 1))
+        repeated.append(place >= end[:, None])
+    rows, columns = index
+    tokens = rows[:, None, :, None] * grid[1] + columns[:, None]
+    absent = repeated[0][:, None, :, None] | repeated[1][:, None]
+    return tokens.flatten(2).flatten(0, 1), absent.flatten(2).flatten(0, 1)
