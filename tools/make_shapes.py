@@ -4,9 +4,9 @@ python tools/make_shapes.py --task segmentation --out data/shapes
 """
 
 import argparse
-import sys
 
 from clustr_mm.datasets import TASKS, make_shapes
+from clustr_mm.errors import reported
 
 
 def parse_args():
@@ -40,10 +40,8 @@ def main():
     args = vars(parse_args())
     if args['size'] and len(args['size']) == 1:
         args['size'] = args['size'][0]
-    try:
+    with reported():
         print(f'\n{make_shapes(**args)}')
-    except (ValueError, FileExistsError) as error:
-        sys.exit(f'make_shapes: {error}')
 
 
 if __name__ == '__main__':

@@ -2,30 +2,22 @@
 
 import cv2
 
+from .layout import Layout
+
 FOLDERS = {'train': 'training', 'val': 'validation'}
 
 
-class ADE20K:
+class ADE20K(Layout):
     """`images/training/*.jpg`, `annotations/training/*.png`, and the same
     under `validation`; label 0 is "no class", label 1 the first class."""
 
-    def __init__(self, classes):
-        self.classes = classes
-
-    def paths(self, index, split):
-        folder, name = FOLDERS[split], f'shapes_{index:06d}'
+    def paths(self, picture):
+        folder, name = FOLDERS[picture.split], f'shapes_{picture.index:06d}'
         return [
             f'images/{folder}/{name}.jpg',
             f'annotations/{folder}/{name}.png',
         ]
 
-    def add(self, scene, index, split):
-        """The contents of the files at `paths`."""
+    def encode(self, scene, picture):
         labels = scene.labels(self.classes)
         return [scene.jpeg(), cv2.imencode('.png', labels)[1].tobytes()]
-
-    def summary_paths(self):
-        return []
-
-    def summaries(self):
-        return []

@@ -8,7 +8,6 @@ import cv2
 import numpy as np
 
 SUPER = 3  # odd, so that the centre of a pixel is the centre of a subpixel
-FRACTION = 4  # bits after the point in OpenCV's polygon coordinates
 
 
 class Canvas:
@@ -20,39 +19,36 @@ class Canvas:
         self.colour = np.zeros((*shape, 3), np.float32)  # BGR, 0 to 255
         self.marks = np.zeros(shape, np.int32)
 
-    def paint(self, contours, colour, mark=None):
+    def paint(self, contours, colour, mark):
         """Fill contours (even-odd), with one colour or a function of (x, y).
 
         Args:
             contours: list of float arrays [P, 2].
             colour: BGR, or a function that takes the coordinates x, y
                 [h, w] and returns [h, w, 3].
-            mark: what the filled subpixels are from now on; None leaves
-                them what they were.
+            mark: what the filled subpixels are from now on.
         """
-        window, alpha = self._coverage(contours)
-        if alpha is None:
+        window, inside = self._inside(contours)
+        if not inside.any():
             return
         if callable(colour):
-            colour = colour(*self.grid(window))
-        self._blend(window, alpha, colour)
-        if mark is not None:
-            self.marks[window][alpha >= 0.5] = mark
+            colour = colour(*self.grid(window))[inside]
+        self.colour[window][inside] = colour
+        self.marks[window][inside] = mark
 
-    def paint_where(self, depth, colour, mark):
-        """Fill where `depth` (in pixels, full canvas) is positive."""
-        alpha = np.clip(depth * SUPER + 0.5, 0, 1)
-        window = slice(None), slice(None)
-        self._blend(window, alpha, colour)
-        self.marks[alpha >= 0.5] = mark
+    def paint_where(self, inside, colours, mark):
+        """Paint the subpixels [3 H, 3 W] that are `inside`."""
+        self.colour[inside] = colours[inside]
+        self.marks[inside] = mark
 
     def shade(self, contours, blur, strength):
         """Darken what lies under contours: a shadow with a soft edge."""
-        window, alpha = self._coverage(contours, margin=2 * blur)
-        if alpha is None:
-            return
-        alpha = cv2.GaussianBlur(alpha, (0, 0), SUPER * blur)
-        self.colour[window] *= 1 - strength * alpha[..., None]
+        window, inside = self._inside(contours, margin=2 * blur)
+        if inside.any():
+            alpha = cv2.GaussianBlur(
+                inside.astype(np.float32), (0, 0), SUPER * blur
+            )
+            self.colour[window] *= 1 - strength * alpha[..., None]
 
     def grid(self, window=(slice(None), slice(None))):
         """Coordinates x, y [h, w] of the subpixels of a window."""
@@ -67,31 +63,33 @@ class Canvas:
         size = self.width, self.height
         return cv2.resize(self.colour, size, interpolation=cv2.INTER_AREA)
 
-    def _blend(self, window, alpha, colour):
-        below = self.colour[window]
-        below += alpha[..., None] * (np.float32(colour) - below)
+    def _inside(self, contours, margin=0):
+        """The window around contours, and which of its subpixels [h, w]
+        have their centres inside (even-odd).
 
-    def _coverage(self, contours, margin=0):
-        """The window around contours, and how much of each subpixel they
-        cover (None if they lie outside the canvas)."""
+        OpenCV's `fillPoly` would fatten everything by the width of a line.
+        """
+        contours = [SUPER * np.asarray(c, float) - 0.5 for c in contours]
         points = np.concatenate(contours)
-        low = np.floor(SUPER * (points.min(0) - margin)).astype(int) - 1
-        high = np.ceil(SUPER * (points.max(0) + margin)).astype(int) + 2
         rows, cols = self.marks.shape
-        x0, y0 = np.clip(low, 0, (cols, rows)).tolist()
-        x1, y1 = np.clip(high, 0, (cols, rows)).tolist()
-        window = slice(y0, y1), slice(x0, x1)
-        if x0 >= x1 or y0 >= y1:
-            return window, None
-        # OpenCV's integer coordinates are the centres of subpixels.
-        shift = SUPER * np.float32((0, 0)) - np.float32((x0, y0)) - 0.5
-        fixed = [
-            np.round((SUPER * c + shift) * (1 << FRACTION)).astype(np.int32)
-            for c in contours
-        ]
-        alpha = np.zeros((y1 - y0, x1 - x0), np.uint8)
-        cv2.fillPoly(alpha, fixed, 255, cv2.LINE_AA, FRACTION)
-        return window, alpha.astype(np.float32) / 255
+        low = np.floor(points.min(0) - SUPER * margin)
+        high = np.ceil(points.max(0) + SUPER * margin) + 1
+        x0, y0 = np.clip(low, 0, (cols, rows)).astype(int).tolist()
+        x1, y1 = np.clip(high, 0, (cols, rows)).astype(int).tolist()
+        # Where the outline crosses each row of subpixels: [edges, rows].
+        start = np.concatenate(contours)
+        end = np.concatenate([np.roll(c, -1, axis=0) for c in contours])
+        y = np.arange(y0, y1)
+        crosses = (start[:, 1:] <= y) != (end[:, 1:] <= y)
+        edge, row = np.nonzero(crosses)
+        part = (y[row] - start[edge, 1]) / (end[edge, 1] - start[edge, 1])
+        x = start[edge, 0] + part * (end[edge, 0] - start[edge, 0])
+        # Each crossing flips all that is to the right of it.
+        width = x1 - x0 + 1
+        column = np.clip(np.ceil(x) - x0, 0, width - 1).astype(int)
+        flips = np.bincount(row * width + column, minlength=len(y) * width)
+        inside = flips.reshape(len(y), width).cumsum(1)[:, :-1] % 2 > 0
+        return (slice(y0, y1), slice(x0, x1)), inside
 
 
 def centres(subpixels):

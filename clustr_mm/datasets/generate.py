@@ -9,42 +9,64 @@ from pathlib import Path
 import mmengine
 import numpy as np
 
+from ..errors import UserError
 from .ade20k import ADE20K
-from .scenes import segmentation_scene
+from .coco import Coco
+from .coco_wholebody import CocoWholeBody
+from .figures import PERSON
+from .image_folder import ImageFolder
+from .layout import Picture
+from .scenes import (
+    classification_scene,
+    detection_scene,
+    pose_scene,
+    segmentation_scene,
+)
 from .shapes import STUFF, THINGS
 
 MANIFEST = 'shapes.json'
 # Raise it when the same arguments no longer draw the same pictures.
 VERSION = 1
 
-CLASSES = (*STUFF, *THINGS)
-PALETTE = [
-    [140, 86, 75],
-    [199, 222, 240],
-    [31, 119, 180],
-    [214, 39, 40],
-    [255, 187, 60],
-    [44, 160, 44],
-    [148, 103, 189],
-    [240, 228, 66],
-]
+# The colours that pictures of results use, RGB.
+PALETTE = {
+    'bricks': (140, 86, 75),
+    'clouds': (199, 222, 240),
+    'waves': (31, 119, 180),
+    'ball': (214, 39, 40),
+    'box': (255, 187, 60),
+    'cone': (44, 160, 44),
+    'ring': (148, 103, 189),
+    'star': (240, 228, 66),
+    PERSON: (220, 20, 60),
+}
 
 
 @dataclass(frozen=True)
 class Task:
-    scene: Callable  # (rng, height, width, index) -> Scene
-    layout: Callable  # (classes) -> how to write scenes
+    """What is drawn for a task, and how it is written."""
+
+    scene: Callable  # (rng, height, width, picture) -> Scene
+    layout: Callable  # (classes) -> Layout
     size: int
-    metainfo: dict  # for the configs: the same literal stands there
+    classes: tuple
+
+    @property
+    def metainfo(self):
+        """What the configs say as a literal."""
+        palette = [PALETTE[name] for name in self.classes]
+        return {'classes': self.classes, 'palette': palette}
 
 
 TASKS = {
     'segmentation': Task(
-        scene=segmentation_scene,
-        layout=ADE20K,
-        size=160,
-        metainfo={'classes': CLASSES, 'palette': PALETTE},
+        segmentation_scene, ADE20K, size=160, classes=(*STUFF, *THINGS)
     ),
+    'classification': Task(
+        classification_scene, ImageFolder, size=96, classes=tuple(THINGS)
+    ),
+    'detection': Task(detection_scene, Coco, size=160, classes=tuple(THINGS)),
+    'pose': Task(pose_scene, CocoWholeBody, size=256, classes=(PERSON,)),
 }
 
 
@@ -71,45 +93,51 @@ def make_shapes(
     out = Path(out)
     wanted = _check(task, num, seed, size, val)
     found = _read_manifest(out)
+    if found == wanted | {'complete': True} and not _missing(out, wanted):
+        return out
     if found is not None:
-        if found == dict(wanted, complete=True) and not _missing(out, found):
-            return out
         if _continues(found, wanted):
-            state = 'extended' if found['complete'] else 'was left unfinished'
-            print(f'{out} {state}: drawing it again')
+            print(f'{out} is unfinished, smaller or lacks files: drawing it')
         elif overwrite:
             _remove(out, found)
         else:
-            raise FileExistsError(_difference(out, found, wanted))
+            raise UserError(_difference(out, found, wanted))
     _draw(out, wanted)
     return out
 
 
-def split_of(index, val):
-    """'train' or 'val': every (1 / val)-th picture is held out."""
-    return 'val' if int((index + 1) * val) > int(index * val) else 'train'
+def pictures(num, val):
+    """Every (1 / val)-th picture is held out, however many follow."""
+    for index in range(num):
+        held_out = int(index * val)  # so far
+        if int((index + 1) * val) > held_out:
+            yield Picture(index, 'val', held_out)
+        else:
+            yield Picture(index, 'train', index - held_out)
 
 
 def _check(task, num, seed, size, val):
     """The arguments as the manifest records them."""
     if task not in TASKS:
-        raise ValueError(f'unknown task {task!r}; there are {list(TASKS)}')
+        raise UserError(f'unknown task {task!r}; there are {list(TASKS)}')
     if size is None:
         size = TASKS[task].size
     size = [size, size] if np.isscalar(size) else list(size)
     if len(size) != 2 or not all(32 <= n <= 4096 for n in size):
-        raise ValueError(
+        raise UserError(
             f'size {size} must be one or two numbers (height, width) '
             'from 32 to 4096'
         )
     if not 0 < val < 1:
-        raise ValueError(f'val {val} must lie between 0 and 1')
+        raise UserError(f'val {val} must lie between 0 and 1')
     if seed < 0:
-        raise ValueError(f'seed {seed} must not be negative')
-    if {split_of(i, val) for i in range(num)} != {'train', 'val'}:
-        raise ValueError(
-            f'num {num} with val {val} leaves no picture to train or to '
-            'validate on; draw more'
+        raise UserError(f'seed {seed} must not be negative')
+    held_out = int(num * val)
+    least = _layout({'task': task}).least
+    if min(held_out, num - held_out) < least:
+        raise UserError(
+            f'num {num} with val {val} leaves {num - held_out} to train and '
+            f'{held_out} to validate on; {task} needs {least} of either'
         )
     return {
         'version': VERSION,
@@ -122,18 +150,22 @@ def _check(task, num, seed, size, val):
 
 
 def _read_manifest(out):
-    """What the folder holds; None if it is new or empty."""
+    """The arguments that a folder was drawn with; None if it is empty."""
     if not out.exists():
         return None
     if not out.is_dir():
-        raise FileExistsError(f'{out} is a file, not a folder')
-    manifest = out / MANIFEST
-    if manifest.is_file():
-        return json.loads(manifest.read_text())
+        raise UserError(f'{out} is a file, not a folder')
+    try:
+        found = json.loads((out / MANIFEST).read_text())
+        ours = found['task'] in TASKS and found['num'] > 0
+    except (OSError, ValueError, LookupError, TypeError):
+        ours = False  # absent, or somebody else's file
+    if ours:
+        return found
     if any(not p.name.startswith('.') for p in out.iterdir()):
-        raise FileExistsError(
-            f'{out} is not empty and holds no {MANIFEST}: it was not written '
-            'by make_shapes and is left as it is. Choose another folder.'
+        raise UserError(
+            f'{out} is not empty and has no {MANIFEST} of make_shapes in it; '
+            'what is there is left as it is. Choose another folder.'
         )
     return None
 
@@ -158,13 +190,13 @@ def _difference(out, found, wanted):
 
 def _layout(arguments):
     task = TASKS[arguments['task']]
-    return task.layout(task.metainfo['classes'])
+    return task.layout(task.classes)
 
 
 def _paths(arguments):
-    layout, val = _layout(arguments), arguments['val']
-    for index in range(arguments['num']):
-        yield from layout.paths(index, split_of(index, val))
+    layout = _layout(arguments)
+    for picture in pictures(arguments['num'], arguments['val']):
+        yield from layout.paths(picture)
     yield from layout.summary_paths()
 
 
@@ -179,21 +211,20 @@ def _remove(out, arguments):
 
 def _draw(out, arguments):
     task, layout = TASKS[arguments['task']], _layout(arguments)
-    _write_manifest(out, dict(arguments, complete=False))
-    for index in mmengine.track_iter_progress(range(arguments['num'])):
-        rng = np.random.default_rng([arguments['seed'], index])
-        scene = task.scene(rng, *arguments['size'], index)
-        split = split_of(index, arguments['val'])
-        contents = layout.add(scene, index, split)
-        for path, content in zip(
-            layout.paths(index, split), contents, strict=True
-        ):
-            _write(out / path, content)
-    for path, content in zip(
-        layout.summary_paths(), layout.summaries(), strict=True
-    ):
+    _write_manifest(out, arguments | {'complete': False})
+    places = list(pictures(arguments['num'], arguments['val']))
+    for picture in mmengine.track_iter_progress(places):
+        rng = np.random.default_rng([arguments['seed'], picture.index])
+        scene = task.scene(rng, *arguments['size'], picture)
+        contents = layout.encode(scene, picture)
+        _write_all(out, layout.paths(picture), contents)
+    _write_all(out, layout.summary_paths(), layout.summaries())
+    _write_manifest(out, arguments | {'complete': True})
+
+
+def _write_all(out, paths, contents):
+    for path, content in zip(paths, contents, strict=True):
         _write(out / path, content)
-    _write_manifest(out, dict(arguments, complete=True))
 
 
 def _write_manifest(out, content):

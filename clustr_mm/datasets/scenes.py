@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from .canvas import Canvas, centres, ribbon
+from .canvas import SUPER, Canvas, centres, ribbon
+from .figures import PERSON, Figure
 from .shapes import STUFF, THINGS, TURN, Thing, mix, random_colours
 
 CLUTTER = 0  # the mark of what belongs to no class
@@ -13,11 +14,21 @@ CLUTTER = 0  # the mark of what belongs to no class
 
 @dataclass
 class Instance:
-    """A thing in a scene; `mark` is its place in the depth order."""
+    """A thing in a scene.
+
+    Attributes:
+        name: its class.
+        marks: the first and the last of the marks it is drawn with.
+        contours: [P, 2] each: its outlines, hidden parts included.
+        crowd: whether it stands for several that are not told apart.
+        points: [133, 3], x, y and visibility, of a figure's key points.
+    """
 
     name: str
-    mark: int
-    contours: list  # [P, 2] each: the whole outline, hidden parts included
+    marks: tuple
+    contours: list
+    crowd: bool = False
+    points: np.ndarray | None = None
 
 
 @dataclass
@@ -43,6 +54,11 @@ class Scene:
         quality = [cv2.IMWRITE_JPEG_QUALITY, self.quality]
         return cv2.imencode('.jpg', self.image, quality)[1].tobytes()
 
+    def seen(self, instance):
+        """bool [3 H, 3 W]: the subpixels that show an instance."""
+        first, last = instance.marks
+        return (first <= self.marks) & (self.marks <= last)
+
     def labels(self, classes):
         """uint8 [H, W]: 1 + the index in `classes`, and 0 elsewhere."""
         table = [0] + [
@@ -61,7 +77,9 @@ class Composer:
         self.colours = random_colours(rng)
         angle = rng.uniform(0, TURN)
         self.light = np.array([np.cos(angle), np.sin(angle)])
-        self.names, self.instances, self._placed = [], [], []
+        self.names, self.instances = [], []
+        self._taken = []  # centre and radius of each thing
+        self._fronts = []  # per figure: the mark that shows each key point
 
     def background(self, names):
         """Stuff side by side, parted by wavy lines."""
@@ -79,36 +97,48 @@ class Composer:
         for name, start in zip(names, steps, strict=True):
             tone = STUFF[name](rng, x / unit, y / unit)
             self.names.append(name)
-            colours = self._pair(rng.uniform(0.25, 0.6))
+            colours = self._pair(rng.uniform(0.35, 0.6))
             filled = mix(*colours, tone)
-            canvas.paint_where(across - start, filled, len(self.names))
+            canvas.paint_where(across > start, filled, len(self.names))
 
-    def thing(self, name, radius, tries=20):
-        """Add a thing where it leaves enough to be seen of the others."""
-        rng, canvas, unit = self.rng, self.canvas, self.unit
-        margin = 0.6 * radius
-        for _ in range(tries):
-            centre = rng.uniform(
-                margin, (canvas.width - margin, canvas.height - margin)
-            )
-            apart = (
-                np.linalg.norm(centre - o.centre) / (radius + o.radius)
-                for o in self._placed
-            )
-            if min(apart, default=1) > 0.65:
-                break
-        else:
+    def thing(self, name, radius):
+        """Add a thing if there is a place for it."""
+        centre = self._place(radius)
+        if centre is not None:
+            thing = self._thing(name, centre, radius)
+            self._add(name, [thing])
+
+    def crowd(self, name, radius, number=9):
+        """Add a heap of small things of one class, `radius` wide."""
+        centre = self._place(radius)
+        if centre is None:
             return
-        colours = self._pair(rng.uniform(0.3, 0.7))
-        thing = Thing(rng, name, centre, radius, self.light, *colours)
-        self._placed.append(thing)
-        shift = -self.light * rng.uniform(0.03, 0.06) * unit
-        shadow = [c + shift for c in thing.contours]
-        canvas.shade(shadow, 0.015 * unit, rng.uniform(0.3, 0.6))
-        self.names.append(name)
-        mark = len(self.names)
-        canvas.paint(thing.contours, thing.colour, mark)
-        self.instances.append(Instance(name, mark, thing.contours))
+        rng = self.rng
+        angles = TURN * (np.arange(number) / number + rng.random())
+        away = radius * rng.uniform(0.3, 0.75, number)
+        offsets = away * np.stack([np.cos(angles), np.sin(angles)])
+        things = [
+            self._thing(name, centre + o, 0.33 * radius) for o in offsets.T
+        ]
+        self._add(name, things, crowd=True)
+
+    def figure(self, root, height):
+        """Add a person, over everything drawn so far."""
+        figure = Figure(self.rng, root, height, self.colours)
+        first, marks = len(self.names) + 1, {}
+        for name, pieces in figure.parts:
+            self.names.append(PERSON)
+            marks[name] = len(self.names)
+            for contour, colour in pieces:
+                self.canvas.paint([contour], colour, marks[name])
+        instance = Instance(
+            name=PERSON,
+            marks=(first, len(self.names)),
+            contours=[c for _, pieces in figure.parts for c, _ in pieces],
+            points=figure.points,
+        )
+        self.instances.append(instance)
+        self._fronts.append(np.array([marks[n] for n in figure.fronts]))
 
     def strokes(self, number):
         """Clutter: curved lines across everything drawn so far."""
@@ -125,6 +155,7 @@ class Composer:
     def finish(self):
         """Light, noise and exposure; the scene."""
         rng, canvas = self.rng, self.canvas
+        self._see_points()
         image = canvas.shrink()
         y, x = np.mgrid[: canvas.height, : canvas.width].astype(np.float32)
         facing = self.light[0] * (x / canvas.width - 0.5)
@@ -132,10 +163,41 @@ class Composer:
         light = rng.uniform(0.8, 1.15) * (1 + rng.uniform(0, 0.6) * facing)
         image *= np.float32(light)[..., None]
         noise = rng.standard_normal(image.shape, np.float32)
-        image += rng.uniform(2, 8) * noise
+        image += rng.uniform(2, 6) * noise
         image = np.clip(image, 0, 255).astype(np.uint8)
         quality = int(rng.integers(75, 96))
         return Scene(image, canvas.marks, self.names, self.instances, quality)
+
+    def _place(self, radius, tries=20):
+        """A centre that leaves enough to be seen of what is there."""
+        rng, size = self.rng, (self.canvas.width, self.canvas.height)
+        for _ in range(tries):
+            centre = rng.uniform(0.6 * radius, np.array(size) - 0.6 * radius)
+            if all(
+                np.linalg.norm(centre - other) > 0.65 * (radius + its_radius)
+                for other, its_radius in self._taken
+            ):
+                self._taken.append((centre, radius))
+                return centre
+        return None
+
+    def _thing(self, name, centre, radius):
+        colours = self._pair(self.rng.uniform(0.4, 0.7))
+        return Thing(self.rng, name, centre, radius, self.light, *colours)
+
+    def _add(self, name, things, crowd=False):
+        rng, canvas, unit = self.rng, self.canvas, self.unit
+        self.names.append(name)
+        mark = len(self.names)
+        shift = -self.light * rng.uniform(0.03, 0.06) * unit
+        strength = rng.uniform(0.3, 0.6)
+        for thing in things:
+            shadow = [c + shift for c in thing.contours]
+            canvas.shade(shadow, 0.015 * unit, strength)
+            canvas.paint(thing.contours, thing.colour, mark)
+        contours = [c for thing in things for c in thing.contours]
+        instance = Instance(name, (mark, mark), contours, crowd)
+        self.instances.append(instance)
 
     def _pair(self, contrast):
         """A colour's dark and bright version, or two unlike colours."""
@@ -145,17 +207,73 @@ class Composer:
         bright = colour + (255 - colour) * contrast * 0.6
         return colour * (1 - contrast), bright
 
+    def _see_points(self):
+        """Set the visibility of key points: 2 seen, 1 hidden, 0 outside."""
+        height, width = self.canvas.marks.shape
+        figures = [i for i in self.instances if i.points is not None]
+        for figure, front in zip(figures, self._fronts, strict=True):
+            x, y = np.floor(SUPER * figure.points[:, :2].T).astype(int)
+            inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+            there = self.canvas.marks[
+                y.clip(0, height - 1), x.clip(0, width - 1)
+            ]
+            visible = np.where(there > front, 1, 2) * inside
+            figure.points[:, 2] = visible
+            figure.points[~inside] = 0
+
 
 def shuffled(rng, names):
     return [names[i] for i in rng.permutation(len(names))]
 
 
-def segmentation_scene(rng, height, width, index):
+def segmentation_scene(rng, height, width, picture):
     """Two kinds of stuff and three to five things, each of another class."""
     composer = Composer(rng, height, width)
     composer.background(shuffled(rng, list(STUFF))[:2])
-    number = rng.integers(3, 6)
-    for name in shuffled(rng, list(THINGS))[:number]:
-        composer.thing(name, rng.uniform(0.16, 0.28) * composer.unit)
-    composer.strokes(rng.integers(2, 6))
+    for name in shuffled(rng, list(THINGS))[: rng.integers(3, 6)]:
+        composer.thing(name, rng.uniform(0.17, 0.28) * composer.unit)
+    composer.strokes(rng.integers(1, 5))
+    return composer.finish()
+
+
+def classification_scene(rng, height, width, picture):
+    """One large thing, each class in turn."""
+    composer = Composer(rng, height, width)
+    composer.background(shuffled(rng, list(STUFF))[: rng.integers(1, 3)])
+    composer.strokes(rng.integers(1, 4))
+    name = picture.choose(list(THINGS))
+    composer.thing(name, rng.uniform(0.28, 0.45) * composer.unit)
+    composer.strokes(rng.integers(0, 3))
+    return composer.finish()
+
+
+def detection_scene(rng, height, width, picture):
+    """One to five things, and now and then a crowd of small ones."""
+    composer = Composer(rng, height, width)
+    composer.background(shuffled(rng, list(STUFF))[: rng.integers(1, 3)])
+    composer.strokes(rng.integers(1, 4))
+    names = list(THINGS)
+    for _ in range(rng.integers(1, 6)):
+        radius = rng.uniform(0.12, 0.26) * composer.unit
+        composer.thing(names[rng.integers(len(names))], radius)
+    if rng.random() < 0.2:
+        radius = rng.uniform(0.18, 0.25) * composer.unit
+        composer.crowd(names[rng.integers(len(names))], radius)
+    composer.strokes(rng.integers(0, 3))
+    return composer.finish()
+
+
+def pose_scene(rng, height, width, picture):
+    """One or two people in front of things."""
+    composer = Composer(rng, height, width)
+    composer.background(shuffled(rng, list(STUFF))[: rng.integers(1, 3)])
+    for name in shuffled(rng, list(THINGS))[: rng.integers(0, 4)]:
+        composer.thing(name, rng.uniform(0.08, 0.2) * composer.unit)
+    composer.strokes(rng.integers(0, 4))
+    number = rng.integers(1, 3)
+    for place in rng.permutation(number):
+        tall = rng.uniform(0.65, 0.9) * composer.unit
+        x = width * (place + rng.uniform(0.35, 0.65)) / number
+        y = rng.uniform(0.5, 0.58) * height
+        composer.figure(np.array([x, y]), tall)
     return composer.finish()

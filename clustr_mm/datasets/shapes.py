@@ -95,11 +95,10 @@ def box(rng):
 
 
 def cone(rng):
-    half, bands = rng.uniform(0.75, 1), rng.uniform(1.6, 2.4)
-    shift = rng.random()
+    half, checks = rng.uniform(0.75, 1), rng.uniform(2.2, 3.2)
 
     def tone(x, y, light):
-        return (y * bands + shift) % 1 > 0.5
+        return (np.floor(x * checks) + np.floor(y * checks)) % 2
 
     return [np.array([(0, -1.1), (half, 0.8), (-half, 0.8)])], tone
 
@@ -118,9 +117,9 @@ def ring(rng):
 
 def star(rng):
     arms = int(rng.integers(5, 7))
-    inner = rng.uniform(0.45, 0.55)
+    inner = rng.uniform(0.55, 0.65)
     angle = np.arange(2 * arms) * TURN / (2 * arms)
-    radius = np.where(np.arange(2 * arms) % 2, inner, 1.15)
+    radius = np.where(np.arange(2 * arms) % 2, inner, 1.2)
     outline = radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], 1)
 
     def tone(x, y, light):  # each arm has a bright and a dark half
