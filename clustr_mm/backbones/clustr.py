@@ -25,7 +25,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from clustr_mm.registry import MODELS
-from clustr_mm.tokens.density_peaks import Clusters, density_peaks
+from clustr_mm.tokens.density_peaks import (
+    Clusters,
+    check_options,
+    density_peaks,
+)
 from clustr_mm.tokens.merging import cluster_softmax, cluster_sum
 
 Grid = tuple[int, int]
@@ -426,6 +430,7 @@ class ClusTR(BaseModule):
                 num_keys=num_keys if attention == 'sra_knn' else None,
             )
 
+        check_options(k, assign, window, share)
         _check_stages(out_indices, frozen_stages, len(depths))
 
         self.reuse = reuse

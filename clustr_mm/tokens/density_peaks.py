@@ -96,7 +96,8 @@ def density_peaks(
     Returns:
         list[Clusters]: One for each number of clusters.
     """
-    _check_arguments(x, num_clusters, k, assign, grid, window, share)
+    check_options(k, assign, window, share)
+    _check_numbers(x.shape[1], num_clusters, grid, window)
     with torch.autocast(x.device.type, enabled=False):
         x = _centered(x)
         if window is None:
@@ -202,29 +203,36 @@ def nearest_center(x: Tensor, centers: Tensor) -> Tensor:
     return torch.where(is_center, number, labels)
 
 
-def _check_arguments(x, num_clusters, k, assign, grid, window, share):
-    n = x.shape[1]
-    if not all(1 <= m <= n for m in num_clusters):
-        raise ValueError(
-            f'num_clusters must be in 1..{n}, the number of '
-            f'tokens, but is {tuple(num_clusters)}'
-        )
+def check_options(k: int, assign: str, window: int | None, share: float):
+    """Raise an error unless `density_peaks` can take these options."""
     if k < 1:
         raise ValueError(f'k must be at least 1, but is {k}')
     if assign not in ('parent', 'nearest'):
         raise ValueError(
             f"assign must be 'parent' or 'nearest', but is {assign!r}"
         )
+    if window is not None and window < 1:
+        raise ValueError(f'window must be at least 1, but is {window}')
     if not 0 < share <= 1:
         raise ValueError(f'share must be in (0, 1], but is {share}')
-    if window is not None:
-        if window < 1:
-            raise ValueError(f'window must be at least 1, but is {window}')
-        if grid is None or grid[0] * grid[1] != n:
-            raise ValueError(
-                f'with window, grid must be the (height, width) '
-                f'of the {n} tokens, but is {grid}'
-            )
+
+
+def _check_numbers(
+    num_tokens: int,
+    num_clusters: Sequence[int],
+    grid: tuple[int, int] | None,
+    window: int | None,
+):
+    if not all(1 <= m <= num_tokens for m in num_clusters):
+        raise ValueError(
+            f'num_clusters must be in 1..{num_tokens}, the number of tokens, '
+            f'but is {tuple(num_clusters)}'
+        )
+    if window and (grid is None or grid[0] * grid[1] != num_tokens):
+        raise ValueError(
+            'with window, grid must be the (height, width) of the '
+            f'{num_tokens} tokens, but is {grid}'
+        )
 
 
 def _centered(x: Tensor) -> Tensor:

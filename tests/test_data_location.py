@@ -1,0 +1,74 @@
+import pytest
+from mmengine.config import Config
+
+from clustr_mm import data_location
+from clustr_mm.errors import UserError
+
+
+def coco(split, **kwargs):
+    return dict(
+        dataset=dict(
+            type='CocoDataset',
+            data_root='data/coco/',
+            ann_file=f'annotations/instances_{split}2017.json',
+            data_prefix=dict(img=f'{split}2017/'),
+            **kwargs,
+        )
+    )
+
+
+@pytest.fixture
+def cfg():
+    return Config(
+        dict(
+            train_dataloader=coco('train'),
+            val_dataloader=coco('val'),
+            val_evaluator=dict(
+                type='CocoMetric',
+                ann_file='data/coco/annotations/instances_val2017.json',
+            ),
+        )
+    )
+
+
+def test_moves_the_evaluator_with_the_data(cfg):
+    data_location.move_root(cfg, '/big/coco')
+    assert cfg.train_dataloader.dataset.data_root == '/big/coco'
+    assert cfg.val_evaluator.ann_file == (
+        '/big/coco/annotations/instances_val2017.json'
+    )
+    assert cfg.val_dataloader.dataset.ann_file == (
+        'annotations/instances_val2017.json'
+    )
+
+
+def test_several_roots_cannot_be_moved(cfg):
+    cfg.val_dataloader.dataset.data_root = 'elsewhere'
+    with pytest.raises(UserError, match='elsewhere'):
+        data_location.move_root(cfg, 'new')
+
+
+def test_names_the_first_path_that_is_missing(cfg, tmp_path):
+    data_location.move_root(cfg, str(tmp_path))
+    (tmp_path / 'annotations').mkdir()
+    (tmp_path / 'annotations/instances_train2017.json').touch()
+    with pytest.raises(UserError) as error:
+        data_location.check(cfg, 'train_dataloader')
+    assert f'{tmp_path}/train2017' in str(error.value)
+    assert 'cocodataset.org' in str(error.value)
+    (tmp_path / 'train2017').mkdir()
+    data_location.check(cfg, 'train_dataloader')
+
+
+def test_looks_inside_wrappers():
+    wrapped = dict(
+        train_dataloader=dict(
+            dataset=dict(
+                type='RepeatDataset',
+                dataset=dict(type='ConcatDataset', datasets=[
+                    coco('train')['dataset']]),
+            )
+        )
+    )  # fmt: skip
+    with pytest.raises(UserError, match='data/coco'):
+        data_location.check(Config(wrapped), 'train_dataloader')
