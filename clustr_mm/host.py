@@ -60,10 +60,9 @@ def _use_gloo(cfg: Config):
     # SyncBN knows only CUDA. The statistics of plain batch norms differ
     # between processes until they are averaged, once before evaluation.
     _replace_type(cfg.model, 'SyncBN', 'BN')
-    cfg.custom_hooks = [
-        *cfg.get('custom_hooks', []),
-        dict(type='SyncBuffersHook'),
-    ]
+    hooks = cfg.setdefault('custom_hooks', [])
+    if not any(hook.get('type') == 'SyncBuffersHook' for hook in hooks):
+        hooks.append(dict(type='SyncBuffersHook'))
 
 
 def _replace_type(node, old: str, new: str):

@@ -70,9 +70,21 @@ def load_config(args: argparse.Namespace) -> Config:
 def build_runner(cfg: Config) -> Runner:
     """Build the runner that the config asks for, fit for this host."""
     host.adapt(cfg)
+    if cfg.get('default_scope') == 'mmpretrain':
+        _complete_loaders(cfg)
     if 'runner_type' in cfg:
         return RUNNERS.build(cfg)
     return Runner.from_cfg(cfg)
+
+
+def _complete_loaders(cfg: Config):
+    """Fill in what MMPretrain's configs leave to its own scripts."""
+    for name in ('train', 'val', 'test'):
+        loader = cfg.get(f'{name}_dataloader')
+        if loader is not None:
+            loader.setdefault('pin_memory', True)
+            loader.setdefault('persistent_workers', loader.num_workers > 0)
+            loader.setdefault('collate_fn', dict(type='default_collate'))
 
 
 def enable_amp(cfg: Config):

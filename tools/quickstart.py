@@ -23,7 +23,7 @@ CONFIG = TOOLS.parent / 'configs/quickstart/upernet_clustr_shapes.py'
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--out', default='work_dirs/quickstart', type=Path)
-    parser.add_argument('--num', type=int, default=240, help='pictures')
+    parser.add_argument('--num', type=int, default=400, help='pictures')
     return parser.parse_args()
 
 

@@ -1,0 +1,3 @@
+_base_ = 'pose_clustr_s_wholebody.py'
+
+model = dict(backbone=dict(arch='tiny'))

@@ -1,0 +1,3 @@
+_base_ = 'retinanet_clustr_s_coco.py'
+
+model = dict(backbone=dict(arch='tiny'))

@@ -1,0 +1,3 @@
+_base_ = 'upernet_clustr_s_ade20k.py'
+
+model = dict(backbone=dict(arch='tiny'))

@@ -1,0 +1,94 @@
+"""A batch of made-up data for each toolbox's models, as loaders give it."""
+
+import numpy as np
+import torch
+
+
+def batch(scope, cfg, size=(64, 64), num=2):
+    """What a model of the toolbox takes; ``size`` is (height, width)."""
+    return {
+        'mmpretrain': classification,
+        'mmseg': segmentation,
+        'mmdet': detection,
+        'mmpose': pose,
+    }[scope](cfg, size, num)
+
+
+def image(size):
+    return torch.randint(0, 256, (3, *size), dtype=torch.uint8)
+
+
+def classification(cfg, size, num):
+    from mmpretrain.structures import DataSample
+
+    num_classes = cfg.model.head.num_classes
+    labels = torch.randint(num_classes, (num,)).tolist()
+    return dict(
+        inputs=torch.stack([image(size) for _ in range(num)]),
+        data_samples=[DataSample().set_gt_label(i) for i in labels],
+    )
+
+
+def segmentation(cfg, size, num):
+    from mmengine.structures import PixelData
+    from mmseg.structures import SegDataSample
+
+    num_classes = cfg.model.decode_head.num_classes
+    meta = dict(img_shape=size, ori_shape=size, pad_shape=size)
+    samples = []
+    for _ in range(num):
+        sample = SegDataSample(metainfo=meta)
+        labels = torch.randint(num_classes, (1, *size))
+        sample.gt_sem_seg = PixelData(data=labels)
+        samples.append(sample)
+    return dict(inputs=[image(size) for _ in range(num)], data_samples=samples)
+
+
+def detection(cfg, size, num):
+    from mmdet.structures import DetDataSample
+    from mmdet.structures.mask import BitmapMasks
+    from mmengine.structures import InstanceData
+
+    height, width = size
+    meta = dict(img_shape=size, ori_shape=size, scale_factor=(1.0, 1.0))
+    samples = []
+    for i in range(num):
+        box = [width // 8, height // 8, width // 2 + i, height // 2 + i]
+        mask = np.zeros((1, height, width), np.uint8)
+        mask[0, box[1] : box[3], box[0] : box[2]] = 1
+        sample = DetDataSample(metainfo=dict(meta, img_id=i))
+        sample.gt_instances = InstanceData(
+            bboxes=torch.tensor([box], dtype=torch.float32),
+            labels=torch.tensor([i]),
+            masks=BitmapMasks(mask, height, width),
+        )
+        samples.append(sample)
+    return dict(inputs=[image(size) for _ in range(num)], data_samples=samples)
+
+
+def pose(cfg, size, num):
+    from mmengine.structures import InstanceData, PixelData
+    from mmpose.structures import PoseDataSample
+
+    joints = cfg.model.head.out_channels
+    heatmap = (joints, size[0] // 4, size[1] // 4)
+    meta = dict(
+        img_shape=size,
+        input_size=size[::-1],
+        input_center=np.array(size[::-1]) / 2,
+        input_scale=np.array(size[::-1], dtype=float),
+        flip_indices=list(range(joints)),
+    )
+    samples = []
+    for _ in range(num):
+        sample = PoseDataSample(metainfo=meta)
+        sample.gt_instances = InstanceData(
+            bboxes=np.array([[0, 0, *size[::-1]]], np.float32),
+            bbox_scores=np.ones(1, np.float32),
+        )
+        sample.gt_instance_labels = InstanceData(
+            keypoint_weights=torch.ones(1, joints)
+        )
+        sample.gt_fields = PixelData(heatmaps=torch.rand(heatmap))
+        samples.append(sample)
+    return dict(inputs=[image(size) for _ in range(num)], data_samples=samples)

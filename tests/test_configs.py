@@ -1,0 +1,86 @@
+"""Every config is built, counted and run forward and backward."""
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS, init_default_scope
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from tests.runs import ROOT
+from tests.samples import batch
+
+CONFIGS = sorted(
+    str(path.relative_to(ROOT / 'configs'))
+    for path in (ROOT / 'configs').rglob('*.py')
+    if '_base_' not in path.parts
+)
+
+# Millions of parameters: tables 1 to 4, 6 and 7 of the ClusTR paper.
+PRINTED = {
+    'clustr/clustr_t_imagenet.py': 11.7,
+    'clustr/clustr_s_imagenet.py': 22.7,
+    'clustr/clustr_b_imagenet.py': 40.3,
+    'clustr/fpn_clustr_s_ade20k.py': 26.4,
+    'clustr/upernet_clustr_s_ade20k.py': 52.5,
+    'clustr/mask_rcnn_clustr_s_coco.py': 42.3,
+    'clustr/retinanet_clustr_s_coco.py': 32.4,
+    'clustr/ablation/clustr_t_single_64_16_4_1_imagenet.py': 10.8,
+    'clustr/ablation/clustr_t_single_16_4_1_1_imagenet.py': 10.8,
+    'clustr/ablation/clustr_t_sra_imagenet.py': 13.2,
+    'clustr/ablation/clustr_t_sra_knn_imagenet.py': 13.2,
+}
+
+
+@pytest.fixture(autouse=True)
+def _scope():
+    yield
+    init_default_scope('mmengine')
+
+
+def build(name):
+    cfg = Config.fromfile(ROOT / 'configs' / name)
+    pytest.importorskip(cfg.default_scope)
+    init_default_scope(cfg.default_scope)
+    cfg.model = without_sync_bn(cfg.model)
+    return cfg, MODELS.build(cfg.model)
+
+
+def without_sync_bn(node):
+    if isinstance(node, dict):
+        node = type(node)({k: without_sync_bn(v) for k, v in node.items()})
+        if node.get('type') == 'SyncBN':
+            node['type'] = 'BN'
+    return node
+
+
+@pytest.mark.parametrize('name', CONFIGS)
+def test_config(name):
+    cfg, model = build(name)
+    count = sum(p.numel() for p in model.parameters()) / 1e6
+    if name in PRINTED:
+        # The last digit is rounded in some tables and cut off in others.
+        assert count == pytest.approx(PRINTED[name], abs=0.06)
+
+    size = (128, 96) if cfg.default_scope == 'mmpose' else (64, 64)
+    if cfg.default_scope == 'mmseg':
+        model.data_preprocessor.size = size
+    model.train()
+    data = model.data_preprocessor(batch(cfg.default_scope, cfg, size), True)
+    losses, _ = model.parse_losses(model(**data, mode='loss'))
+    losses.backward()
+    assert losses.isfinite()
+    # One without a gradient would stop a distributed run.
+    idle = [n for n, p in model.named_parameters() if p.grad is None]
+    assert not idle
+
+    optimizer = build_optim_wrapper(model, cfg.optim_wrapper).optimizer
+    decayed = {
+        id(p)
+        for group in optimizer.param_groups
+        if group['weight_decay'] > 0
+        for p in group['params']
+    }
+    for module in model.modules():
+        if isinstance(module, (torch.nn.LayerNorm, _BatchNorm)):
+            assert not decayed & {id(p) for p in module.parameters()}
