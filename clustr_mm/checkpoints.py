@@ -258,7 +258,8 @@ def convert_file(src: str | Path, dst: str | Path, source: str) -> StateDict:
     except (OSError, RuntimeError) as error:
         raise CheckpointError(f'cannot write {dst}: {error}') from error
     finally:
-        part.unlink(missing_ok=True)
+        if part.exists():
+            part.unlink()
     return used
 
 

@@ -5,6 +5,8 @@ python tools/convert_checkpoint.py deit_small.pth deit_s.pth --from deit
 
 import argparse
 
+import _checkout  # noqa: F401
+
 from clustr_mm.checkpoints import LAYOUTS, convert_file
 from clustr_mm.errors import reported
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 
+from clustr_mm.layers.linear import Linear
 from clustr_mm.layers.reducer import Reducer
 from clustr_mm.registry import MODELS
 from clustr_mm.tokens.provenance import Trail, take
@@ -27,15 +28,15 @@ class Predictor(BaseModule):
         # Local and global features, one half of the channels each.
         self.features = nn.Sequential(
             nn.LayerNorm(embed_dims),
-            nn.Linear(embed_dims, 2 * half),
+            Linear(embed_dims, 2 * half),
             nn.GELU(),
         )
         self.score = nn.Sequential(
-            nn.Linear(2 * half, half),
+            Linear(2 * half, half),
             nn.GELU(),
-            nn.Linear(half, quarter),
+            Linear(half, quarter),
             nn.GELU(),
-            nn.Linear(quarter, 2),
+            Linear(quarter, 2),
             nn.LogSoftmax(-1),
         )
 

@@ -96,13 +96,11 @@ class HVT(ThinViT):
             )
         if reduce_at is None:
             reduce_at = [m * depth // num_stages for m in range(num_stages)]
-        self.place_reducers(
-            self._pools(
-                reduce_at,
-                op or arch.get('op', 'max'),
-                dims or arch.get('dims', 1),
-            )
-        )
+        dims = dims or arch.get('dims', 1)
+        if dims not in POOL:
+            raise ValueError(f'dims must be 1 or 2, not {dims!r}')
+        op = op or arch.get('op', 'max')
+        self.place_reducers(self._pools(reduce_at, op, dims))
 
     def _pools(
         self, reduce_at: Sequence[int], op: str, dims: int

@@ -8,6 +8,8 @@ from mmengine.model import BaseModule
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from .linear import Linear
+
 # Attention probabilities held at a time for an image: 8 MB in float32. Split
 # by image, so that a result does not depend on the rest of the batch.
 _TILE = 2**21
@@ -59,8 +61,8 @@ class Attention(BaseModule):
         self.num_heads = num_heads
         self.qk_norm = qk_norm
         self.attn_drop_rate = attn_drop_rate
-        self.qkv = nn.Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
-        self.proj = nn.Linear(embed_dims, embed_dims)
+        self.qkv = Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
+        self.proj = Linear(embed_dims, embed_dims)
         self.drop = nn.Dropout(drop_rate)
         if qk_norm == 'learned':
             self.alpha = nn.Parameter(torch.ones(1))

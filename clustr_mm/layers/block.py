@@ -8,6 +8,7 @@ from mmengine.model import BaseModule
 from torch import Tensor, nn
 
 from .attention import Attention
+from .linear import Linear
 
 LAYER_NORM = {'type': 'LN', 'eps': 1e-6}
 
@@ -23,9 +24,9 @@ class Mlp(BaseModule):
         init_cfg: dict | None = None,
     ):
         super().__init__(init_cfg)
-        self.fc1 = nn.Linear(embed_dims, feedforward_channels)
+        self.fc1 = Linear(embed_dims, feedforward_channels)
         self.act = nn.GELU()
-        self.fc2 = nn.Linear(feedforward_channels, embed_dims)
+        self.fc2 = Linear(feedforward_channels, embed_dims)
         self.drop = nn.Dropout(drop_rate)
 
     def forward(self, x: Tensor) -> Tensor:

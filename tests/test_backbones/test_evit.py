@@ -1,6 +1,8 @@
 import pytest
 import torch
-from vit_cases import (
+
+from clustr_mm.backbones.evit import EViT
+from tests.test_backbones.vit_cases import (
     SMALL,
     build,
     giga_macs,
@@ -10,8 +12,6 @@ from vit_cases import (
     on_meta,
     part,
 )
-
-from clustr_mm.backbones.evit import EViT
 
 
 @pytest.mark.parametrize('name', ['evit_fuse0', 'evit_fuse1'])

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 from torch import nn
-from vit_cases import ARCH, CASES, SMALL, build, images
 
 from clustr_mm.backbones.dynamic_vit import DynamicViT
 from clustr_mm.backbones.evit import EViT
@@ -14,6 +13,7 @@ from clustr_mm.backbones.token_pooling import TokenPoolingDeiT
 from clustr_mm.backbones.vit import ThinViT
 from clustr_mm.checkpoints import convert
 from clustr_mm.registry import MODELS
+from tests.test_backbones.vit_cases import ARCH, CASES, SMALL, build, images
 
 ALL = sorted(CASES)
 TRACED = {'featmap', 'avg_featmap'}
@@ -29,6 +29,16 @@ def test_registered(name):
     model, kwargs = CASES[name]
     built = MODELS.build({'type': model.__name__, **SMALL, **kwargs})
     assert isinstance(built, model)
+
+
+@pytest.mark.parametrize('name', ['dense', 'hvt', 'dynamicvit'])
+def test_initialisation(name):
+    model = CASES[name][0](**{**SMALL, **CASES[name][1]})
+    model.init_weights()
+    weight = model.blocks[0].mlp.fc1.weight
+    assert weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert not model.blocks[0].mlp.fc1.bias.any()
+    assert model.pos_embed.std().item() == pytest.approx(0.02, rel=0.1)
 
 
 @pytest.mark.parametrize('name', ALL)

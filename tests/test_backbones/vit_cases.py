@@ -57,7 +57,6 @@ def build(name, seed=0, **kwargs):
         kwargs['out_type'] = 'avg_featmap'
     torch.manual_seed(seed)
     model = model(**{**settings, **kwargs})
-    model.init_weights()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     for module in model.modules():
