@@ -5,6 +5,8 @@ python tools/make_shapes.py --task segmentation --out data/shapes
 
 import argparse
 
+import _checkout  # noqa: F401
+
 from clustr_mm.datasets import TASKS, make_shapes
 from clustr_mm.errors import reported
 

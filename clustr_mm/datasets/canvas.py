@@ -70,15 +70,14 @@ class Canvas:
         OpenCV's `fillPoly` would fatten everything by the width of a line.
         """
         contours = [SUPER * np.asarray(c, float) - 0.5 for c in contours]
-        points = np.concatenate(contours)
+        start = np.concatenate(contours)
+        end = np.concatenate([np.roll(c, -1, axis=0) for c in contours])
         rows, cols = self.marks.shape
-        low = np.floor(points.min(0) - SUPER * margin)
-        high = np.ceil(points.max(0) + SUPER * margin) + 1
+        low = np.floor(start.min(0) - SUPER * margin)
+        high = np.ceil(start.max(0) + SUPER * margin) + 1
         x0, y0 = np.clip(low, 0, (cols, rows)).astype(int).tolist()
         x1, y1 = np.clip(high, 0, (cols, rows)).astype(int).tolist()
         # Where the outline crosses each row of subpixels: [edges, rows].
-        start = np.concatenate(contours)
-        end = np.concatenate([np.roll(c, -1, axis=0) for c in contours])
         y = np.arange(y0, y1)
         crosses = (start[:, 1:] <= y) != (end[:, 1:] <= y)
         edge, row = np.nonzero(crosses)

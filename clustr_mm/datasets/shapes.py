@@ -95,31 +95,31 @@ def box(rng):
 
 
 def cone(rng):
-    half, checks = rng.uniform(0.75, 1), rng.uniform(2.2, 3.2)
+    half, bands = rng.uniform(0.95, 1.2), rng.uniform(3, 4)
 
     def tone(x, y, light):
-        return (np.floor(x * checks) + np.floor(y * checks)) % 2
+        return (y * bands) % 1 > 0.5
 
-    return [np.array([(0, -1.1), (half, 0.8), (-half, 0.8)])], tone
+    return [np.array([(0, -1.25), (half, 0.9), (-half, 0.9)])], tone
 
 
 def ring(rng):
-    hole = rng.uniform(0.45, 0.58)
+    hole, coils = rng.uniform(0.36, 0.48), int(rng.integers(9, 13))
 
-    def tone(x, y, light):
+    def tone(x, y, light):  # a rope's turns, brightest along the middle
         radius = np.hypot(x, y)
         slope = (2 * radius - 1 - hole) / (1 - hole)  # -1 to 1 across
-        lit = (light[0] * x + light[1] * y) / np.maximum(radius, 0.1) * slope
-        return np.clip(0.45 + 0.45 * lit + 0.3 * (1 - abs(slope)), 0, 1)
+        turns = np.arctan2(y, x) / TURN * coils + 0.5 * slope
+        return np.clip(1 - 0.5 * slope**2, 0, 1) * (turns % 1 > 0.35)
 
     return [_circle(), _circle(hole)], tone
 
 
 def star(rng):
     arms = int(rng.integers(5, 7))
-    inner = rng.uniform(0.55, 0.65)
+    inner = rng.uniform(0.65, 0.75)
     angle = np.arange(2 * arms) * TURN / (2 * arms)
-    radius = np.where(np.arange(2 * arms) % 2, inner, 1.2)
+    radius = np.where(np.arange(2 * arms) % 2, inner, 1.3)
     outline = radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], 1)
 
     def tone(x, y, light):  # each arm has a bright and a dark half

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import runpy
 import subprocess
 import sys
@@ -175,7 +174,6 @@ def test_the_tool(tmp_path, monkeypatch):
     result = subprocess.run(
         [sys.executable, *command],
         cwd=ROOT,
-        env={**os.environ, 'PYTHONPATH': str(ROOT)},
         capture_output=True,
         text=True,
     )
@@ -184,6 +182,7 @@ def test_the_tool(tmp_path, monkeypatch):
     assert result.stdout.endswith(f'{out}\n')
     assert digests(out) == digests(made)
 
+    monkeypatch.syspath_prepend(ROOT / 'tools')
     monkeypatch.setattr(sys, 'argv', [*command, '--val', '0.5'])
     with pytest.raises(SystemExit, match='--overwrite'):
         runpy.run_path(str(ROOT / command[0]), run_name='__main__')
