@@ -30,6 +30,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .provenance import take
+
 # Distances in a tile: few enough to be small beside a model's activations,
 # many enough to keep a processor busy. A tile of few rows would spend its
 # time in reading the columns.
@@ -192,7 +194,7 @@ def follow_parents(parent: Tensor, centers: Tensor) -> Tensor:
 def nearest_center(x: Tensor, centers: Tensor) -> Tensor:
     """Label each token by the centre nearest to it, a centre by itself."""
     num_tokens = x.shape[1]
-    chosen = _take(x, centers.clamp_max(num_tokens - 1))
+    chosen = take(x, centers.clamp_max(num_tokens - 1))
     norms = (
         chosen.square().sum(-1).masked_fill(centers == num_tokens, torch.inf)
     )
@@ -243,11 +245,6 @@ def _centered(x: Tensor) -> Tensor:
     """
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     return (x - x.mean(1, keepdim=True)) / math.sqrt(x.shape[-1])
-
-
-def _take(x: Tensor, index: Tensor) -> Tensor:
-    """The tokens ``index`` [B, M] of ``x`` [B, N, C]."""
-    return x.gather(1, index[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def _distance_tiles(rows: Tensor, x: Tensor, norms: Tensor):
@@ -343,7 +340,7 @@ def _search_again(
     row_rank = rank.gather(1, rows)[..., None]
     again = torch.empty_like(rows, dtype=x.dtype)
     again_parent = torch.empty_like(rows)
-    for part, tile in _distance_tiles(_take(x, rows), x, norms):
+    for part, tile in _distance_tiles(take(x, rows), x, norms):
         tile.masked_fill_(rank[:, None] >= row_rank[:, part], torch.inf)
         again[:, part], again_parent[:, part] = tile.min(-1)
     again += norms.gather(1, rows)
@@ -359,7 +356,7 @@ def _farthest(x: Tensor, norms: Tensor, rows: Tensor) -> Tensor:
     """The largest squared distance [B, R] from each of the given tokens."""
     present = norms.masked_fill(norms.isinf(), -torch.inf)
     farthest = torch.empty_like(rows, dtype=x.dtype)
-    for part, tile in _distance_tiles(_take(x, rows), x, present):
+    for part, tile in _distance_tiles(take(x, rows), x, present):
         farthest[:, part] = tile.amax(-1)
     return farthest + norms.gather(1, rows)
 
