@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from .merging import cluster_mean, cluster_sum
+from .provenance import take
 
 # Distances computed at a time: 64 MB in float32.
 _TILE = 2**24
@@ -50,7 +51,7 @@ def kmeans(
     with torch.autocast(x.device.type, enabled=False):
         points, weight, origin = _prepare(x, weight)
         with torch.no_grad():
-            centers = _take(points, init)
+            centers = take(points, init)
             for _ in range(iters - 1):
                 labels = _nearest(points, centers)
                 centers = _means_or(centers, points, labels, weight)
@@ -118,13 +119,6 @@ def _prepare(
     return x - origin, weight, origin
 
 
-def _take(x: Tensor, index: Tensor) -> Tensor:
-    """Rows ``index`` [B, M] of ``x`` [B, N, C]: [B, M, C]."""
-    first = torch.arange(x.shape[0], device=x.device)[:, None] * x.shape[1]
-    rows = x.flatten(0, 1).index_select(0, (index + first).flatten())
-    return rows.view(*index.shape, x.shape[-1])
-
-
 def _nearest(x: Tensor, centers: Tensor) -> Tensor:
     """The nearest center of each token (eqs. 14 and 16), [B, N]."""
     size = max(1, _TILE // centers[..., 0].numel())
@@ -166,7 +160,7 @@ def _by_table(x: Tensor, weight: Tensor) -> Assign:
     weighted = weight[..., None] * table
 
     def assign(medoids: Tensor) -> tuple[Tensor, Tensor]:
-        labels = _first_smallest(_take(table, medoids))
+        labels = _first_smallest(take(table, medoids))
         cost = cluster_sum(weighted, labels, medoids.shape[1])
         return labels, cost.gather(1, labels[:, None])[:, 0]
 
@@ -182,9 +176,9 @@ def _by_tiles(x: Tensor, weight: Tensor) -> Assign:
     """
 
     def assign(medoids: Tensor) -> tuple[Tensor, Tensor]:
-        labels = _nearest(x, _take(x, medoids))
+        labels = _nearest(x, take(x, medoids))
         means = cluster_mean(x, labels, medoids.shape[1], weight)
-        return labels, (x - _take(means, labels)).square().sum(-1)
+        return labels, (x - take(means, labels)).square().sum(-1)
 
     return assign
 

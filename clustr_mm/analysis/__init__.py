@@ -1,0 +1,1 @@
+"""What models cost, how fast they are and what they look like inside."""
