@@ -7,6 +7,7 @@ down-sampling by convolution (appendix D).
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -114,9 +115,10 @@ class PooledTokens(Reducer):
         if self.training:
             noise = torch.rand(x.shape[:2], device=x.device)
         else:
-            generator = torch.Generator().manual_seed(x.shape[1])
-            noise = torch.rand(1, x.shape[1], generator=generator)
-            noise = noise.to(x.device).expand(x.shape[:2])
+            # By NumPy, whose generators can be traced for export.
+            noise = np.random.RandomState(0).random_sample(x.shape[1])
+            noise = torch.from_numpy(noise).to(x.device, torch.float32)
+            noise = noise.expand(x.shape[:2])
         if self.ranking == 'random':
             return noise
         # The largest log probabilities plus Gumbel noise are a draw without

@@ -131,6 +131,11 @@ class ThinViT(BaseModule):
         self.out_indices = self._indices(out_indices)
         self.out_type = self._checked_out_type(out_type, with_cls_token)
         self.interpolate_mode = interpolate_mode
+        if frozen_stages > self.num_layers:
+            raise ValueError(
+                f'frozen_stages is {frozen_stages}, but there are '
+                f'{self.num_layers} blocks'
+            )
         self.frozen_stages = frozen_stages
         self.norm_eval = norm_eval
         self.with_cp = with_cp
@@ -232,10 +237,10 @@ class ThinViT(BaseModule):
         self, i: int, block: Block, x: Tensor, trail: Trail
     ) -> Tensor:
         """A block, and the reducer that acts at it."""
-        reducer = None
+        reducer = place = None
         if i in self._reducer_at:
             reducer = self.reducers[self._reducer_at[i]]
-        place = reducer and reducer.place
+            place = reducer.place
         if place == 'before':
             x = self._reduce(reducer, x, trail)
         x, answer = self._call(

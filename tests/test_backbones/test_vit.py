@@ -285,6 +285,7 @@ def test_any_dense_checkpoint_loads(model):
         ({'out_indices': -7}, '6 blocks'),
         ({'with_cls_token': False}, 'needs a class token'),
         ({'qk_norm': 'cosine'}, 'qk_norm must be'),
+        ({'frozen_stages': 7}, 'frozen_stages is 7'),
     ],
 )
 def test_bad_settings(kwargs, message):
@@ -319,3 +320,18 @@ def test_a_detector_s_image(name):
     fmap = run(build(name, **kwargs), images(1, 800, 1333))
     assert fmap.shape == (1, 48, 50, 84)
     assert fmap.isfinite().all()
+
+
+@pytest.mark.parametrize('name', ['evit', 'dynamicvit', 'hvt', 'random'])
+def test_export_with_any_batch(name):
+    model = build(name, out_type='featmap')
+    dim = torch.export.Dim('batch', max=64)
+    with torch.no_grad():
+        program = torch.export.export(
+            model, (images(2),), dynamic_shapes=({0: dim},)
+        )
+        for batch in (2, 5):
+            img = images(batch, seed=batch)
+            torch.testing.assert_close(
+                program.module()(img)[0], model(img)[0], rtol=1e-4, atol=1e-4
+            )
