@@ -1,7 +1,7 @@
 """The classes: what each looks like, whatever its colour.
 
-Stuff is told by its texture, things by their outline and by how light falls
-on them. Colours mean nothing: they are drawn at random.
+Stuff is told by its texture, things by their outline and their pattern.
+Colours mean nothing: they are drawn at random.
 """
 
 import colorsys
@@ -39,13 +39,13 @@ def _rotated(x, y, angle):
 def bricks(rng, x, y):
     u, v = _rotated(x, y, rng.uniform(-0.5, 0.5))
     rows = rng.uniform(7, 11)
-    v = v * rows + 50
+    v = v * rows
     row = np.floor(v).astype(int)
-    u = u * rows / rng.uniform(1.7, 2.3) + 0.5 * (row % 2) + 50
+    u = u * rows / rng.uniform(1.7, 2.3) + 0.5 * (row % 2)
     column = np.floor(u).astype(int)
-    tones = rng.uniform(0.45, 1, (101, 103)).astype(np.float32)
     mortar = (v - row < 0.16) | (u - column < 0.09)
-    return np.where(mortar, 0, tones[row % 101, column % 103])
+    tones = rng.uniform(0.45, 1, (64, 64)).astype(np.float32)  # of each brick
+    return np.where(mortar, 0, tones[row % 64, column % 64])
 
 
 def clouds(rng, x, y):
