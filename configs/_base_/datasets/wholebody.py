@@ -1,3 +1,5 @@
+# Not called coco_wholebody.py, which mmpose looks for in this very place when
+# it runs in the checkout, to read its own key points from.
 # COCO-WholeBody 1.0 at 256 x 192, 133 key points; 64 people on each of eight
 # GPUs make the usual batch of 512. Evaluated on the detected boxes that the
 # heat-map methods share (56 AP on people).
