@@ -1,0 +1,102 @@
+"""What ClusTR's dials change: the labels, and the time."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from clustr_mm.backbones import ClusTR, clustr
+from clustr_mm.tokens.density_peaks import density_peaks
+from .speed import Comparison, compare
+
+DIALS = {
+    'exact': {},
+    'nearest': dict(assign='nearest'),
+    'reuse': dict(reuse=True),
+    'window': dict(window=56),
+    'window, reuse': dict(window=56, reuse=True),
+}
+
+
+def adjusted_rand(a: Tensor, b: Tensor) -> float:
+    """Agreement of two labellings: 1 if equal, 0 if no better than chance.
+
+    The index of Hubert and Arabie (1985), on pairs of tokens.
+    """
+    width = int(b.max()) + 1
+    table = torch.bincount(a * width + b).double()
+    first, second = torch.bincount(a).double(), torch.bincount(b).double()
+    together, in_a, in_b = map(_pairs, (table, first, second))
+    expected = in_a * in_b / _pairs(first.sum())
+    largest = (in_a + in_b) / 2
+    if largest == expected:
+        return 1.0
+    return float((together - expected) / (largest - expected))
+
+
+def _pairs(counts: Tensor) -> Tensor:
+    return (counts * (counts - 1) / 2).sum()
+
+
+def agreement(
+    model: ClusTR, images: Tensor
+) -> dict[str, dict[tuple[int, int], float]]:
+    """Agreement of each dial's labels with the exact ones.
+
+    All are given the same tokens: those of the exact model.
+
+    Returns:
+        dict: For each dial, by stage and scale, the mean over the stage's
+        blocks and the images.
+    """
+    found: dict = {name: {} for name in DIALS}
+    with torch.no_grad(), _recorded() as calls:
+        model(images)
+    stages = sorted({x.shape[1] for x, *_ in calls}, reverse=True)
+    firsts: dict[int, dict] = {}
+    for x, numbers, grid, exact in calls:
+        num_tokens = x.shape[1]
+        for name, options in DIALS.items():
+            options = dict(options)
+            reuse = options.pop('reuse', False)
+            labelled = density_peaks(x, numbers, grid=grid, **options)
+            if reuse:
+                kept = firsts.setdefault(num_tokens, {})
+                labelled = kept.setdefault(name, labelled)
+            for scale, (one, other) in enumerate(
+                zip(exact, labelled, strict=True)
+            ):
+                key = (stages.index(num_tokens), scale)
+                found[name].setdefault(key, []).extend(
+                    map(adjusted_rand, one.labels, other.labels)
+                )
+    return {
+        name: {key: sum(v) / len(v) for key, v in rows.items()}
+        for name, rows in found.items()
+    }
+
+
+@contextmanager
+def _recorded() -> Iterator[list]:
+    """Collect what the model has clustered, and the outcome."""
+    calls = []
+
+    def record(x, numbers, grid=None, **options):
+        exact = density_peaks(x, numbers, grid=grid, **options)
+        calls.append((x, numbers, grid, exact))
+        return exact
+
+    with mock.patch.object(clustr, 'density_peaks', record):
+        yield calls
+
+
+def times(arch: str | dict, images: Tensor, **kwargs) -> Comparison:
+    """Time the backbone with each dial, compared with the exact one."""
+    calls = {}
+    for name, options in DIALS.items():
+        model = ClusTR(arch, **options).eval()
+        model.init_weights()
+        calls[name] = torch.no_grad()(lambda model=model: model(images))
+    return compare(calls, **kwargs)

@@ -1,0 +1,48 @@
+import pytest
+import torch
+
+from clustr_mm.analysis.dials import DIALS, adjusted_rand, agreement, times
+from clustr_mm.backbones import ClusTR
+
+ARCH = dict(
+    depths=(2, 1, 1, 1),
+    dims=(8, 16, 24, 32),
+    num_heads=(1, 2, 3, 4),
+    ffn_ratios=(2, 2, 2, 2),
+)
+
+
+def test_adjusted_rand_by_hand():
+    """The example of Hubert and Arabie's index in scikit-learn's manual."""
+    a, b = torch.tensor([0, 0, 1, 2]), torch.tensor([0, 0, 1, 1])
+    assert adjusted_rand(a, b) == pytest.approx(0.571, abs=5e-4)
+    assert adjusted_rand(a, 5 - a) == 1.0
+    assert adjusted_rand(torch.zeros(4).long(), torch.zeros(4).long()) == 1.0
+
+
+def test_chance_is_zero():
+    torch.manual_seed(0)
+    a, b = torch.randint(10, (2, 20000))
+    assert adjusted_rand(a, b) == pytest.approx(0, abs=0.01)
+
+
+def test_agreement_with_exact():
+    torch.manual_seed(0)
+    model = ClusTR(ARCH).eval()
+    model.init_weights()
+    found = agreement(model, torch.randn(2, 3, 256, 256))
+    stages = {(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)}
+    assert all(set(rows) == stages for rows in found.values())
+    assert set(found['exact'].values()) == {1.0}
+    # The second block of the first stage clusters other tokens, the other
+    # stages have one block; their maps fit into a window.
+    assert found['reuse'][0, 0] < 1
+    assert found['reuse'][1, 0] == 1
+    assert found['window'][0, 0] < 1
+    assert found['window'][1, 0] == 1
+    assert found['nearest'][0, 0] < 1
+
+
+def test_times():
+    comparison = times(ARCH, torch.randn(1, 3, 64, 64), rounds=1, warmup=0)
+    assert set(comparison.seconds) == set(DIALS)
