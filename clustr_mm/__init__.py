@@ -10,6 +10,6 @@ from .version import __version__
 for _name in ('torch', 'mmengine', 'mmcv'):
     require(_name)
 
-from . import backbones, host  # noqa: E402
+from . import backbones, host, necks, training  # noqa: E402
 
-__all__ = ['__version__', 'backbones', 'host']
+__all__ = ['__version__', 'backbones', 'host', 'necks', 'training']

@@ -1,3 +1,18 @@
 from .clustr import ClusTR
+from .dynamic_vit import DynamicViT
+from .evit import EViT
+from .hvt import HVT
+from .lvvit import DynamicLVViT, LVViT
+from .token_pooling import TokenPoolingDeiT
+from .vit import ThinViT
 
-__all__ = ['ClusTR']
+__all__ = [
+    'ClusTR',
+    'DynamicLVViT',
+    'DynamicViT',
+    'EViT',
+    'HVT',
+    'LVViT',
+    'ThinViT',
+    'TokenPoolingDeiT',
+]
