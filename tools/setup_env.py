@@ -75,7 +75,7 @@ ADVICE = """
 No space left
 The disk is full: free some space, or choose another one with CLUSTR_MM_CACHE.
 
-name resolution|NewConnectionError|Max retries|Timeout|unreachable|ProxyError
+connection broken|NewConnectionError|Failed to resolve|TimeoutError|ProxyError
 The package index cannot be reached: check the network, and the proxy and
 index settings of pip (`pip config list`).
 
@@ -96,6 +96,9 @@ torch that fits with CLUSTR_MM_TORCH.
 undefined symbol|torchvision::nms
 Compiled operators do not fit this torch: check that what CLUSTR_MM_TORCH and
 CLUSTR_MM_MMCV name belongs together.
+
+ModuleNotFoundError|ImportError
+A package is missing or broken: start anew, with `make clean-env`.
 """
 
 
@@ -166,16 +169,18 @@ def find_python():
     paths = [shutil.which(n, path=folder) for n in names for folder in folders]
     tried = {}
     for path in filter(None, paths):
-        if path not in tried:
-            facts, tried[path] = examine(path)
-            if not tried[path]:
+        same = os.path.realpath(path)
+        if same not in tried:
+            facts, reason = examine(path)
+            if not reason:
                 return facts
+            tried[same] = f'  {path} {reason}\n'
     if chosen and not tried:
         raise Problem(f'CLUSTR_MM_PYTHON={chosen} points to nothing that runs')
-    report = ''.join(f'  {path} {reason}\n' for path, reason in tried.items())
     raise Problem(
-        f'No suitable Python: 3.10, 3.11 or 3.12 is needed.\n{report}'
-        'Install one (Debian: apt-get install python3 python3-venv '
+        'No suitable Python: 3.10, 3.11 or 3.12 is needed.\n'
+        + ''.join(tried.values())
+        + 'Install one (Debian: apt-get install python3 python3-venv '
         'python3-dev), or set\nCLUSTR_MM_PYTHON to the path of one.'
     )
 
@@ -216,7 +221,7 @@ def lock(env):
                 break
             except BlockingIOError:
                 if time.time() >= report:
-                    explain_wait(env.lock, time.time() - began)
+                    explain_wait(env, time.time() - began)
                     report += HEARTBEAT
                 time.sleep(0.2)
         note(env, os.getpid())
@@ -228,25 +233,25 @@ def lock(env):
 
 def note(env, pid, command=None):
     """Write down who holds the lock and which command it has running."""
-    holder = (socket.gethostname(), pid, command, str(env.log))
     env.lock.truncate(0)
-    env.lock.write(json.dumps(holder))
+    env.lock.write(json.dumps([socket.gethostname(), pid, command]))
     env.lock.flush()
 
 
-def explain_wait(file, waited):
-    file.seek(0)
-    text = file.read()
-    if not text:  # taken or released this very moment
-        return
-    host, pid, command, log = json.loads(text)
-    here = host == socket.gethostname()
-    if here and command and not is_alive(pid):
+def noted(env):
+    """What the holder wrote, or not yet, or no longer."""
+    env.lock.seek(0)
+    return json.loads(env.lock.read() or '[null, null, null]')
+
+
+def explain_wait(env, waited):
+    host, pid, command = noted(env)
+    if command and host == socket.gethostname() and not is_alive(pid):
         say(f'Process {pid} was killed at a set-up; ending what it left.')
         end(command)
-    else:
-        say(f'Waiting for a set-up by process {pid} on {host}, ', end='')
-        say(f'{duration(waited)} so far; its output is in {log}')
+    elif pid:
+        say(f'Waiting for process {pid} on {host} to finish a set-up in ', '')
+        say(f'{env.cache}, {duration(waited)} so far')
 
 
 def is_alive(pid):
@@ -259,7 +264,8 @@ def is_alive(pid):
 
 def end(group):
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGTERM)
+        if group:
+            os.killpg(group, signal.SIGTERM)
 
 
 # ------------------------------------------------------------- environment
@@ -294,7 +300,7 @@ class Environment:
 
     def is_ready(self):
         """Finished, and not damaged since. Takes milliseconds."""
-        found = not ask(self.python, '-c', FIND, *ESSENTIAL)[1]
+        found = not ask(self.python, '-I', '-c', FIND, *ESSENTIAL)[1]
         return found and self.ready.exists()
 
     def ensure(self):
@@ -304,7 +310,7 @@ class Environment:
         with lock(self):
             if self.is_ready():  # built by the one that was waited for
                 return
-            runs = not ask(self.python, '-c', '')[1]
+            runs = not ask(self.python, '-I', '-c', '')[1]
             if self.venv.exists() and (self.ready.exists() or not runs):
                 say(f'The environment in {self.folder} is damaged: once more.')
                 self.reset()
@@ -367,9 +373,20 @@ class Environment:
         command = list(map(str, command))
         with open(str(self.log), 'a') as log:
             log.write(f'\n$ {" ".join(command)}\n')
-            log.flush()
-            self.offset = log.tell()
-            child = subprocess.Popen(
+        self.offset = self.log.stat().st_size
+        try:
+            child = self.start(command)
+            self.watch(child)
+        except KeyboardInterrupt:
+            end(noted(self)[2])
+            raise
+        note(self, os.getpid())
+        if child.returncode:
+            raise subprocess.CalledProcessError(child.returncode, command)
+
+    def start(self, command):
+        with open(str(self.log), 'a') as log:
+            return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -378,17 +395,9 @@ class Environment:
                 cwd=str(self.tmp),
                 start_new_session=True,
                 pass_fds=[self.lock.fileno()],
-                # The child itself, lest this process dies before it can.
+                # By the child itself: this process may die before it could.
                 preexec_fn=lambda: note(self, os.getppid(), os.getpid()),
             )
-        try:
-            self.watch(child)
-        finally:
-            end(child.pid)  # interrupted; otherwise nothing is left of it
-            child.wait()
-            note(self, os.getpid())
-        if child.returncode:
-            raise subprocess.CalledProcessError(child.returncode, command)
 
     def variables(self):
         """What the commands see: this environment instead of the caller's."""
@@ -473,7 +482,8 @@ def check_machine(env, steps):
         raise Problem(
             f'Too little disk space: {free:.1f} GB are free in {env.cache}, '
             f'{need:.0f} GB are needed.\nFree some, or choose another disk '
-            'with CLUSTR_MM_CACHE. Older environments, if any,\nmay go:'
+            'with CLUSTR_MM_CACHE.'
+            + '\nThese environments of other versions may go:' * bool(others)
             + ''.join(f'\n  {other}' for other in sorted(others))
         )
     if compile_wheels in steps:
