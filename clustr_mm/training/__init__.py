@@ -1,0 +1,8 @@
+"""What only training needs: losses, teachers, searches, hooks.
+
+Modules with a classifier in them need MMPretrain; a config imports these by
+name, through `custom_imports`.
+"""
+
+from .hooks import FreezeUntil, KeepRateSchedule
+from .layer_decay import LayerDecayConstructor

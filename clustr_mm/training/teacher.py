@@ -1,0 +1,48 @@
+"""A frozen network that another one learns from."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from clustr_mm.registry import MODELS
+
+
+class Teacher(nn.Module):
+    """A frozen network, always in eval mode.
+
+    It moves between devices with the model that holds it, but is none of its
+    children: it is in no checkpoint, optimizer, moving average or exchange
+    of gradients.
+
+    Args:
+        cfg (dict): Config of the network, with an ``init_cfg`` that says
+            where its weights are, unless somebody else gives them.
+    """
+
+    def __init__(self, cfg: dict):
+        super().__init__()
+        # A tuple hides it from the registration of children.
+        self._hidden = (MODELS.build(cfg).eval().requires_grad_(False),)
+
+    @property
+    def network(self) -> nn.Module:
+        return self._hidden[0]
+
+    def init_weights(self) -> None:
+        self.network.init_weights()
+
+    @torch.no_grad()
+    def forward(self, *args, **kwargs):
+        """Features: of a classifier, or all that another network returns."""
+        network = self.network
+        forward = getattr(network, 'extract_feat', network)
+        return forward(*args, **kwargs)
+
+    def _apply(self, fn: Callable, *args, **kwargs):
+        self.network._apply(fn, *args, **kwargs)
+        return super()._apply(fn, *args, **kwargs)
+
+    def __deepcopy__(self, memo: dict) -> 'Teacher':
+        """Whoever copies the model, for a moving average, shares it."""
+        return self

@@ -1,0 +1,88 @@
+"""Small models, and data for them."""
+
+import itertools
+
+import torch
+from mmengine.config import ConfigDict
+from mmengine.registry import MODELS, init_default_scope
+from mmengine.runner import Runner
+
+import clustr_mm  # noqa: F401
+
+ARCH = dict(embed_dims=32, num_layers=4, num_heads=2, feedforward_channels=64)
+SIZE = 32  # 4 x 4 patches
+# No two runners may have the same name.
+_COUNT = itertools.count()
+
+
+def classifier(kind, **changes):
+    """A small classifier of three classes."""
+    init_default_scope('mmpretrain')
+    cfg = ConfigDict(
+        type='ImageClassifier',
+        backbone=dict(type=kind, arch=ARCH, img_size=SIZE, patch_size=8),
+        head=dict(type='LinearClsHead', num_classes=3, in_channels=32),
+    )
+    for key, value in changes.items():
+        if isinstance(value, dict):
+            value = dict(value)
+            if value.pop('_delete_', False):
+                value.update(num_classes=3, in_channels=32)
+                cfg[key] = value
+            else:
+                cfg[key].update(value)
+        else:
+            cfg[key] = value
+    try:
+        return MODELS.build(cfg)
+    finally:
+        init_default_scope('mmengine')
+
+
+def images(num):
+    return torch.randn(num, 3, SIZE, SIZE)
+
+
+def samples(num):
+    from mmpretrain.structures import DataSample
+
+    return [DataSample().set_gt_label(i % 3) for i in range(num)]
+
+
+class Pictures(torch.utils.data.Dataset):
+    """Generated pictures, as a loader gives them to a classifier."""
+
+    def __init__(self, num=8):
+        self.images = torch.randint(0, 256, (num, 3, SIZE, SIZE)).byte()
+        self.samples = samples(num)
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, i):
+        return dict(inputs=self.images[i], data_samples=self.samples[i])
+
+
+def runner(model, work_dir, epochs=4, hooks=(), optim_wrapper=None, **kwargs):
+    """A runner of four iterations an epoch."""
+    init_default_scope('mmpretrain')
+    cfg = dict(
+        model=model,
+        work_dir=str(work_dir),
+        experiment_name=f'small_{next(_COUNT)}',
+        train_dataloader=dict(
+            batch_size=2,
+            num_workers=0,
+            dataset=Pictures(),
+            sampler=dict(type='DefaultSampler', shuffle=False),
+            collate_fn=dict(type='default_collate'),
+        ),
+        train_cfg=dict(by_epoch=True, max_epochs=epochs),
+        optim_wrapper=optim_wrapper
+        or dict(optimizer=dict(type='AdamW', lr=1e-3)),
+        custom_hooks=list(hooks),
+        default_hooks=dict(checkpoint=dict(type='CheckpointHook')),
+        default_scope='mmpretrain',
+        log_level='ERROR',
+    )
+    return Runner(**{**cfg, **kwargs})
