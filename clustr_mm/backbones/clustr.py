@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
+from clustr_mm.layers.linear import Linear
 from clustr_mm.registry import MODELS
 from clustr_mm.tokens.density_peaks import (
     Clusters,
@@ -58,9 +59,9 @@ class ConvFFN(BaseModule):
     def __init__(self, dims: int, ratio: int):
         super().__init__()
         hidden = dims * ratio
-        self.fc1 = nn.Linear(dims, hidden)
+        self.fc1 = Linear(dims, hidden)
         self.conv = nn.Conv2d(hidden, hidden, 3, padding=1, groups=hidden)
-        self.fc2 = nn.Linear(hidden, dims)
+        self.fc2 = Linear(hidden, dims)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         fmap = self.conv(_to_map(self.fc1(x), grid))
@@ -77,11 +78,11 @@ class MultiSourceAttention(BaseModule):
     def __init__(self, dims: int, num_heads: int, num_sources: int = 1):
         super().__init__()
         self.num_heads = num_heads
-        self.q = nn.Linear(dims, dims)
+        self.q = Linear(dims, dims)
         self.kv = ModuleList(
-            nn.Linear(dims, 2 * dims) for _ in range(num_sources)
+            Linear(dims, 2 * dims) for _ in range(num_sources)
         )
-        self.proj = nn.Linear(dims, dims)
+        self.proj = Linear(dims, dims)
 
     def attend(
         self,
@@ -130,7 +131,7 @@ class ClusterAttention(MultiSourceAttention):
         self.clustering = clustering
         if max(reduction) > 1:
             # The logarithm of a token's weight in its cluster, w in eq. 3.
-            self.score = nn.Linear(dims, 1)
+            self.score = Linear(dims, 1)
 
     def forward(
         self, x: Tensor, grid: Grid, scales: Scales | None = None

@@ -23,13 +23,14 @@ again. All numbers of clusters share this one search.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import onednn
 from .provenance import take
 
 # Distances in a tile: few enough to be small beside a model's activations,
@@ -198,11 +199,11 @@ def nearest_center(x: Tensor, centers: Tensor) -> Tensor:
     norms = (
         chosen.square().sum(-1).masked_fill(centers == num_tokens, torch.inf)
     )
-    labels = torch.empty_like(x[..., 0], dtype=torch.long)
+    labels = torch.empty(x.shape[1::-1], dtype=torch.long, device=x.device)
     for rows, square in _distance_tiles(x, chosen, norms):
-        labels[:, rows] = square.argmin(-1)
+        labels[rows] = square.argmin(-1)
     is_center, number = _number_centers(centers, num_tokens)
-    return torch.where(is_center, number, labels)
+    return torch.where(is_center, number, labels.T)
 
 
 def check_options(k: int, assign: str, window: int | None, share: float):
@@ -247,26 +248,31 @@ def _centered(x: Tensor) -> Tensor:
     return (x - x.mean(1, keepdim=True)) / math.sqrt(x.shape[-1])
 
 
-def _distance_tiles(rows: Tensor, x: Tensor, norms: Tensor):
+def _distance_tiles(
+    rows: Tensor, x: Tensor, norms: Tensor
+) -> Iterator[tuple[slice, Tensor]]:
     """Yield the squared distances of all rows to all x, a tile at a time.
 
     A row's own squared norm, which changes no order within the row, is left
-    for the caller to add. The tiles share their memory. The last one starts
-    early enough to be as high as the others, so that some rows come twice.
+    for the caller to add. The last tile starts early enough to be as high as
+    the others, so that some rows come twice.
+
+    Yields:
+        tuple[slice, Tensor]: Which rows, and their distances [T, B, N].
     """
     batch, num_rows, _ = rows.shape
     size = _TILE_SIZE.get(x.device.type, _TILE_SIZE['cuda'])
     height = max(size // (batch * x.shape[1]), _TILE_HEIGHT)
     height = math.ceil(num_rows / math.ceil(num_rows / height))
-    tile = x.new_empty(batch, height, x.shape[1])
+    rows = -2 * rows
     for stop in range(height, num_rows + height, height):
         part = slice(min(stop, num_rows) - height, min(stop, num_rows))
-        yield (
-            part,
-            torch.baddbmm(
-                norms[:, None], rows[:, part], x.mT, alpha=-2, out=tile
-            ),
-        )
+        if onednn.is_faster(x):
+            tile = onednn.batched_linear(rows[:, part], x, norms)
+        else:
+            tile = torch.baddbmm(norms[:, None], rows[:, part], x.mT)
+            tile = tile.transpose(0, 1)
+        yield part, tile
 
 
 def _nearest_neighbours(
@@ -276,19 +282,20 @@ def _nearest_neighbours(
 
     Where there are fewer than k tokens, the rest are infinitely far.
     """
+    batch, num_tokens, _ = x.shape
     short = (
-        -x.shape[1] % _CHUNK_SIZE
-        if x.shape[1] > _CHUNK_SIZE
-        else max(k - x.shape[1], 0)
+        -num_tokens % _CHUNK_SIZE
+        if num_tokens > _CHUNK_SIZE
+        else max(k - num_tokens, 0)
     )
     columns = F.pad(x, (0, 0, 0, short))
     column_norms = F.pad(norms, (0, short), value=torch.inf)
-    knn = x.new_empty(*x.shape[:2], k)
+    knn = x.new_empty(num_tokens, batch, k)
     neighbours = torch.empty_like(knn, dtype=torch.long)
     for rows, square in _distance_tiles(x, columns, column_norms):
-        knn[:, rows], neighbours[:, rows] = _smallest(square, k)
-    knn = (knn + norms[..., None]).clamp_min(0)
-    return knn, neighbours.clamp_max(x.shape[1] - 1)
+        knn[rows], neighbours[rows] = _smallest(square, k)
+    knn = (knn.transpose(0, 1) + norms[..., None]).clamp_min(0)
+    return knn, neighbours.transpose(0, 1).clamp_max(num_tokens - 1)
 
 
 def _smallest(square: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -337,28 +344,28 @@ def _search_again(
     # result does not depend on the rest of the batch.
     count = max(int(unresolved.sum(1).max()), 1)
     needed, rows = unresolved.byte().topk(count)
-    row_rank = rank.gather(1, rows)[..., None]
-    again = torch.empty_like(rows, dtype=x.dtype)
-    again_parent = torch.empty_like(rows)
+    row_rank = rank.gather(1, rows).T[..., None]
+    least = x.new_empty(rows.T.shape)
+    least_at = torch.empty_like(least, dtype=torch.long)
     for part, tile in _distance_tiles(take(x, rows), x, norms):
-        tile.masked_fill_(rank[:, None] >= row_rank[:, part], torch.inf)
-        again[:, part], again_parent[:, part] = tile.min(-1)
-    again += norms.gather(1, rows)
+        tile.masked_fill_(rank >= row_rank[part], torch.inf)
+        least[part], least_at[part] = tile.min(-1)
     needed = needed.bool()
-    again = torch.where(needed, again, square.gather(1, rows))
-    again_parent = torch.where(needed, again_parent, parent.gather(1, rows))
-    return square.scatter(1, rows, again), parent.scatter(
-        1, rows, again_parent
+    found = least.T + norms.gather(1, rows)
+    found = torch.where(needed, found, square.gather(1, rows))
+    found_parent = torch.where(needed, least_at.T, parent.gather(1, rows))
+    return square.scatter(1, rows, found), parent.scatter(
+        1, rows, found_parent
     )
 
 
 def _farthest(x: Tensor, norms: Tensor, rows: Tensor) -> Tensor:
     """The largest squared distance [B, R] from each of the given tokens."""
     present = norms.masked_fill(norms.isinf(), -torch.inf)
-    farthest = torch.empty_like(rows, dtype=x.dtype)
+    farthest = x.new_empty(rows.T.shape)
     for part, tile in _distance_tiles(take(x, rows), x, present):
-        farthest[:, part] = tile.amax(-1)
-    return farthest + norms.gather(1, rows)
+        farthest[part] = tile.amax(-1)
+    return farthest.T + norms.gather(1, rows)
 
 
 def _order_of_choice(peaks: Peaks) -> Tensor:
