@@ -4,5 +4,6 @@ Modules with a classifier in them need MMPretrain; a config imports these by
 name, through `custom_imports`.
 """
 
+from .distillation import TokenDistiller
 from .hooks import FreezeUntil, KeepRateSchedule
 from .layer_decay import LayerDecayConstructor
