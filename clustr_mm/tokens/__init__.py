@@ -1,0 +1,1 @@
+"""Plain functions on tokens: torch, and nothing of OpenMMLab."""
