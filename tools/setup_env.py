@@ -13,7 +13,7 @@ This file runs before anything is installed: it needs the standard library
 alone and keeps to Python 3.6, so that an unsuitable Python gets a reason
 instead of a SyntaxError.
 """
-# ruff: noqa: UP021, UP022
+# ruff: noqa: UP022
 
 import contextlib
 import fcntl
@@ -133,7 +133,7 @@ def ask(*command):
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            universal_newlines=True,
+            errors='replace',
         )
     except OSError as error:
         return '', error.strerror
