@@ -21,7 +21,8 @@ def image(size):
 def classification(cfg, size, num):
     from mmpretrain.structures import DataSample
 
-    num_classes = cfg.model.head.num_classes
+    # Without a head there are no labels.
+    num_classes = cfg.model.get('head', {}).get('num_classes', 1)
     labels = torch.randint(num_classes, (num,)).tolist()
     return dict(
         inputs=torch.stack([image(size) for _ in range(num)]),
@@ -33,7 +34,9 @@ def segmentation(cfg, size, num):
     from mmengine.structures import PixelData
     from mmseg.structures import SegDataSample
 
-    num_classes = cfg.model.decode_head.num_classes
+    heads = cfg.model.decode_head
+    head = heads[-1] if isinstance(heads, list) else heads
+    num_classes = head.num_classes
     meta = dict(img_shape=size, ori_shape=size, pad_shape=size)
     samples = []
     for _ in range(num):
@@ -70,7 +73,8 @@ def pose(cfg, size, num):
     from mmengine.structures import InstanceData, PixelData
     from mmpose.structures import PoseDataSample
 
-    joints = cfg.model.head.out_channels
+    head = cfg.model.head
+    joints = head.get('out_channels') or head.num_joints
     heatmap = (joints, size[0] // 4, size[1] // 4)
     meta = dict(
         img_shape=size,

@@ -51,7 +51,8 @@ class Predictor(BaseModule):
         else:
             policy = policy[..., None]
             total = (total * policy).sum(1, keepdim=True)
-            total = total / policy.sum(1, keepdim=True)
+            # In training an image may happen to keep none.
+            total = total / policy.sum(1, keepdim=True).clamp_min(1)
         return self.score(torch.cat([local, total.expand_as(local)], -1))
 
 

@@ -22,8 +22,11 @@ class Teacher(nn.Module):
 
     def __init__(self, cfg: dict):
         super().__init__()
+        network = MODELS.build(cfg)
+        network.eval()
+        network.requires_grad_(False)
         # A tuple hides it from the registration of children.
-        self._hidden = (MODELS.build(cfg).eval().requires_grad_(False),)
+        self._hidden = (network,)
 
     @property
     def network(self) -> nn.Module:

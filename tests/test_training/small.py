@@ -4,7 +4,7 @@ import itertools
 
 import torch
 from mmengine.config import ConfigDict
-from mmengine.registry import MODELS, init_default_scope
+from mmengine.registry import MODELS, DefaultScope
 from mmengine.runner import Runner
 
 import clustr_mm  # noqa: F401
@@ -17,7 +17,6 @@ _COUNT = itertools.count()
 
 def classifier(kind, **changes):
     """A small classifier of three classes."""
-    init_default_scope('mmpretrain')
     cfg = ConfigDict(
         type='ImageClassifier',
         backbone=dict(type=kind, arch=ARCH, img_size=SIZE, patch_size=8),
@@ -33,10 +32,8 @@ def classifier(kind, **changes):
                 cfg[key].update(value)
         else:
             cfg[key] = value
-    try:
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
         return MODELS.build(cfg)
-    finally:
-        init_default_scope('mmengine')
 
 
 def images(num):
@@ -65,7 +62,6 @@ class Pictures(torch.utils.data.Dataset):
 
 def runner(model, work_dir, epochs=4, hooks=(), optim_wrapper=None, **kwargs):
     """A runner of four iterations an epoch."""
-    init_default_scope('mmpretrain')
     cfg = dict(
         model=model,
         work_dir=str(work_dir),

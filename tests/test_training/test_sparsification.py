@@ -195,3 +195,17 @@ def test_configs_are_not_changed():
     before = copy.deepcopy(cfg)
     classifier('DynamicViT', type='SparseClassifier', backbone=cfg)
     assert cfg == before
+
+
+def test_image_that_happens_to_keep_no_token():
+    model = classifier('DynamicViT', type='SparseClassifier')
+    for reducer in model.backbone.reducers:
+        torch.nn.init.zeros_(reducer.predictor.score[4].weight)
+        reducer.predictor.score[4].bias.data = torch.tensor([-50.0, 50.0])
+    losses = model.loss(images(2), samples(2))
+    assert losses['kept_1'] == 0
+    total, _ = model.parse_losses(losses)
+    total.backward()
+    assert total.isfinite()
+    for name, param in model.named_parameters():
+        assert param.grad.isfinite().all(), name

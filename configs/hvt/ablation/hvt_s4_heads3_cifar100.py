@@ -1,0 +1,4 @@
+# Table 6.
+_base_ = '../../_base_/hvt_cifar100.py'
+
+model = dict(backbone=dict(arch='s-4-heads3'), head=dict(in_channels=192))

@@ -1,0 +1,3 @@
+_base_ = '../_base_/hvt_cifar100.py'
+
+model = dict(backbone=dict(arch='s-0'))

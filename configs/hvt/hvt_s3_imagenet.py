@@ -1,0 +1,3 @@
+_base_ = '../_base_/hvt_imagenet.py'
+
+model = dict(backbone=dict(arch='s-3'))
