@@ -40,7 +40,9 @@ def read_config(path: str, options: dict | None = None) -> Config:
 def build_model(cfg: Config) -> nn.Module:
     """Build a config's model in eval mode, with random weights."""
     init_default_scope(cfg.get('default_scope', 'mmengine'))
-    return revert_sync_batchnorm(MODELS.build(cfg.model)).eval()
+    model = revert_sync_batchnorm(MODELS.build(cfg.model))
+    model.eval()
+    return model
 
 
 def usual_size(cfg: Config) -> tuple[int, int]:
@@ -91,6 +93,8 @@ def _pose_sample(cfg: Config, size: tuple[int, int]):
     from mmpose.structures import PoseDataSample
 
     width_height = np.array(size[::-1], np.float32)
+    head = cfg.model.head  # of heat maps, or of coordinates
+    num_joints = head.get('out_channels') or head.num_joints
     person = InstanceData(
         bboxes=np.array([[0, 0, *width_height]], np.float32),
         bbox_scores=np.ones(1, np.float32),
@@ -106,7 +110,7 @@ def _pose_sample(cfg: Config, size: tuple[int, int]):
             input_center=width_height / 2,
             input_scale=width_height,
             # Which key point mirrors which; for the cost, all the same.
-            flip_indices=list(range(cfg.model.head.out_channels)),
+            flip_indices=list(range(num_joints)),
         ),
     )
 
