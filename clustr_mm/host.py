@@ -5,7 +5,8 @@ precision take a GPU for granted. The configs stay the same on every host:
 `adapt` rewrites what a CPU cannot do, once, before the runner is built.
 """
 
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack, contextmanager
 
 import torch
 from mmengine.config import Config, ConfigDict
@@ -17,15 +18,61 @@ from .registry import OPTIM_WRAPPERS
 
 @OPTIM_WRAPPERS.register_module()
 class CPUAmpOptimWrapper(OptimWrapper):
-    """Mixed precision on a CPU: bfloat16, which needs no loss scale."""
+    """Mixed precision on a CPU: bfloat16, which needs no loss scale.
+
+    Args:
+        parts (Sequence[str], optional): Names of the modules that run in
+            mixed precision. By default all do.
+        kwargs: Arguments of ``OptimWrapper``.
+    """
+
+    def __init__(self, *args, parts: Sequence[str] | None = None, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.parts = parts
 
     @contextmanager
     def optim_context(self, model: torch.nn.Module):
-        with (
-            super().optim_context(model),
-            torch.autocast('cpu', dtype=torch.bfloat16),
-        ):
+        with super().optim_context(model), ExitStack() as stack:
+            if self.parts is None:
+                stack.enter_context(_bfloat16())
+            else:
+                for name, module in model.named_modules():
+                    if name.rpartition('.')[2] in self.parts:
+                        stack.enter_context(_mixed(module))
             yield
+
+
+def _bfloat16():
+    return torch.autocast('cpu', dtype=torch.bfloat16)
+
+
+@contextmanager
+def _mixed(module: torch.nn.Module):
+    """Run a module in bfloat16; what it hands out is in float32."""
+    forward, own = module.forward, vars(module).get('forward')
+
+    def mixed_forward(*args, **kwargs):
+        with _bfloat16():
+            outs = forward(*args, **kwargs)
+        return _as_float32(outs)
+
+    module.forward = mixed_forward
+    try:
+        yield
+    finally:
+        if own is None:
+            del module.forward  # the class has it
+        else:
+            module.forward = own
+
+
+def _as_float32(outs):
+    """Tensors in float32, also those inside of tuples and lists."""
+    if isinstance(outs, torch.Tensor):
+        return outs.float() if outs.dtype == torch.bfloat16 else outs
+    if isinstance(outs, (tuple, list)):
+        return type(outs)(_as_float32(out) for out in outs)
+    return outs
 
 
 def adapt(cfg: Config):
@@ -43,6 +90,10 @@ def _use_cpu_amp(cfg: Config):
         wrapper.type = 'CPUAmpOptimWrapper'
         for key in ('loss_scale', 'dtype', 'use_fsdp'):
             wrapper.pop(key, None)
+        # What follows has no bfloat16 on a CPU: mmcv's NMS and RoIAlign, and
+        # MMPose's accuracy, which goes through NumPy.
+        if cfg.get('default_scope') in ('mmdet', 'mmpose'):
+            wrapper.parts = ('backbone', 'neck')
 
 
 def _use_gloo(cfg: Config):
@@ -62,7 +113,7 @@ def _use_gloo(cfg: Config):
     _replace_type(cfg.model, 'SyncBN', 'BN')
     hooks = cfg.setdefault('custom_hooks', [])
     if not any(hook.get('type') == 'SyncBuffersHook' for hook in hooks):
-        hooks.append(dict(type='SyncBuffersHook'))
+        hooks.append(ConfigDict(type='SyncBuffersHook'))
 
 
 def _replace_type(node, old: str, new: str):

@@ -3,8 +3,12 @@
 import pytest
 import torch
 from mmengine.config import Config
+from mmengine.optim import build_optim_wrapper
+from mmengine.registry import MODELS, DefaultScope
 
 from clustr_mm import host
+from tests.runs import ROOT
+from tests.samples import batch
 
 
 @pytest.fixture
@@ -50,3 +54,80 @@ def test_mixed_precision_on_a_cpu():
         assert out.dtype == torch.bfloat16
     wrapper.update_params(out.float().sum())
     assert not torch.equal(model.weight, before)
+
+
+class Model(torch.nn.Module):
+    """Notes in which type its parts work."""
+
+    def __init__(self):
+        super().__init__()
+        self.backbone = torch.nn.Linear(4, 4)
+        self.head = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        self.inner = self.backbone(x)
+        return self.head(self.inner)
+
+
+def test_mixed_precision_of_parts():
+    model = Model()
+    wrapper = host.CPUAmpOptimWrapper(
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        parts=('backbone',),
+    )
+    x = torch.randn(2, 4)
+    plain = model(x)
+    with wrapper.optim_context(model):
+        out = model(x)
+    assert out.dtype == model.inner.dtype == torch.float32
+    rounded = model.inner.bfloat16().float()
+    assert torch.equal(model.inner, rounded)  # made in bfloat16
+    assert not torch.equal(out, out.bfloat16().float())
+    torch.testing.assert_close(out, plain, atol=0.1, rtol=0.1)
+    assert torch.equal(model(x), plain)  # as before once it is over
+    before = model.backbone.weight.clone()
+    wrapper.update_params(out.square().sum())
+    assert not torch.equal(model.backbone.weight, before)
+
+
+@pytest.mark.parametrize(
+    ('scope', 'parts'),
+    [
+        ('mmdet', ('backbone', 'neck')),
+        ('mmpose', ('backbone', 'neck')),
+        ('mmseg', None),
+        ('mmpretrain', None),
+    ],
+)
+def test_parts_by_toolbox(scope, parts, cfg, monkeypatch):
+    monkeypatch.setattr(host, 'get_device', lambda: 'cpu')
+    cfg.launcher, cfg.default_scope = 'none', scope
+    host.adapt(cfg)
+    assert cfg.optim_wrapper.get('parts') == parts
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        'evit/mask_rcnn_evit_s_k07_coco.py',
+        'clustr/retinanet_clustr_t_coco.py',
+        'hvt/pose_hvt_s1_wholebody.py',
+    ],
+)
+def test_heads_without_bfloat16_train(name, monkeypatch):
+    cfg = Config.fromfile(ROOT / 'configs' / name)
+    pytest.importorskip(cfg.default_scope)
+    monkeypatch.setattr(host, 'get_device', lambda: 'cpu')
+    cfg.optim_wrapper.type = 'AmpOptimWrapper'
+    host.adapt(cfg)
+    with DefaultScope.overwrite_default_scope(cfg.default_scope):
+        model = MODELS.build(cfg.model).train()
+        wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
+        is_pose = cfg.default_scope == 'mmpose'
+        size = (256, 192) if is_pose else (64, 64)
+        data = batch(cfg.default_scope, cfg, size)
+        before = [p.clone() for p in model.backbone.parameters()]
+        losses = model.train_step(data, wrapper)
+    assert all(loss.isfinite().all() for loss in losses.values())
+    after = list(model.backbone.parameters())
+    assert not all(map(torch.equal, before, after))
