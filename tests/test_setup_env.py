@@ -30,7 +30,7 @@ world=@WORLD@
 case "$1$2" in
   -c*ensurepip*) echo '@FACTS@'; exit ;;
   -c*find_spec*) . $world/find; exit ;;
-  -c*'import torch'*) echo 2.12.1+cpu; exit ;;
+  -c*torch.cuda*) echo 2.12.1+cpu; exit ;;
   -c*import_module*) echo imported torch 2.12.1 ;;
   -c*) exit ;;
   -I*) case "$3" in *find_spec*) . $world/find ;; esac; exit ;;

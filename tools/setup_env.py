@@ -65,9 +65,11 @@ for name in sys.argv[1:]:
     version = getattr(importlib.import_module(name), '__version__', '')
     print('imported', name, version, flush=True)
 """
+# With a GPU, or FORCE_CUDA=1, mmcv compiles its CUDA operators as well.
 TORCH_BUILD = """
-import torch
-print(torch.__version__ + '-gpu' * torch.cuda.is_available())
+import os, torch
+cuda = torch.cuda.is_available() or os.getenv('FORCE_CUDA') == '1'
+print(torch.__version__ + '-cuda' * cuda)
 """
 
 # What the output of a failed step may contain, and what to do then.
@@ -406,7 +408,7 @@ class Environment:
         path = env.get('PATH', os.defpath)
         env.update(PATH=str(self.venv / 'bin') + os.pathsep + path)
         env.update(TMPDIR=str(self.tmp), PIP_PROGRESS_BAR='off')
-        env.update(PIP_USER='0', PIP_NO_INPUT='1', MMCV_WITH_OPS='1')
+        env.update(PIP_USER='0', PIP_NO_INPUT='1')
         # The compiler takes up to 2 GB for a file.
         memory = os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES')
         jobs = max(1, min(os.cpu_count(), memory // 2**31))
