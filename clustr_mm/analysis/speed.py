@@ -39,6 +39,11 @@ class Spread:
         )
         return cls(median, low, high)
 
+    def __rmul__(self, factor: float) -> 'Spread':
+        return Spread(
+            factor * self.median, factor * self.low, factor * self.high
+        )
+
     def __format__(self, spec: str) -> str:
         return f'{self.median:{spec}} ({self.low:{spec}}-{self.high:{spec}})'
 
@@ -49,6 +54,7 @@ class Comparison:
 
     baseline: str
     seconds: dict[str, list[float]] = field(default_factory=dict)
+    interrupted: bool = False  # by the user, after at least one round
 
     @property
     def num_rounds(self) -> int:
@@ -84,8 +90,7 @@ def compare(
         on_round (Callable, optional): Called after each round.
 
     Returns:
-        Comparison: What was measured, if need be until the user interrupted
-        it after at least one round.
+        Comparison: What was measured, maybe until the user interrupted it.
     """
     comparison = Comparison(baseline or next(iter(candidates)))
     comparison.seconds = {name: [] for name in candidates}
@@ -94,6 +99,8 @@ def compare(
         for call in candidates.values():
             call()
             synchronize()
+        if budget and time.perf_counter() - started > budget / 2:
+            break
     try:
         for i in range(rounds):
             took = {}
@@ -110,6 +117,7 @@ def compare(
     except KeyboardInterrupt:
         if not comparison.num_rounds:
             raise
+        comparison.interrupted = True
     return comparison
 
 

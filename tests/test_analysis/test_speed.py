@@ -83,6 +83,7 @@ def test_interruption_keeps_whole_rounds():
             raise KeyboardInterrupt
 
     comparison = compare(dict(a=lambda: None, b=second), warmup=0)
+    assert comparison.interrupted
     assert comparison.num_rounds == 2
     assert len(comparison.seconds['a']) == len(comparison.seconds['b']) == 2
     calls.clear()

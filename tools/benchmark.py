@@ -1,0 +1,168 @@
+"""Measure time and memory, always against a baseline in the same run.
+
+python tools/benchmark.py clustering
+python tools/benchmark.py backbones --batch 8 1
+python tools/benchmark.py config configs/clustr/retinanet_clustr_s_coco.py
+python tools/benchmark.py growth --plot growth.png
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import asdict, is_dataclass
+
+import _checkout  # noqa: F401
+import torch
+from mmengine.config import DictAction
+
+from clustr_mm.analysis import benchmarks
+from clustr_mm.analysis.growth import growth, plot_growth
+from clustr_mm.analysis.measure import Result, Setting
+from clustr_mm.analysis.models import read_config, usual_size
+from clustr_mm.errors import UserError, reported
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument('--device', default='cpu', help='cpu or cuda')
+    common.add_argument(
+        '--dtype',
+        nargs='+',
+        default=['float32'],
+        choices=['float32', 'bfloat16', 'float16'],
+    )
+    common.add_argument('--threads', type=int, help='of the CPU')
+    common.add_argument(
+        '--rounds', type=int, default=20, help='of a comparison, at most'
+    )
+    common.add_argument(
+        '--budget',
+        type=float,
+        default=60.0,
+        metavar='SECONDS',
+        help='after which a comparison is ended (default: 60)',
+    )
+    common.add_argument('--json', action='store_true', help='print JSON')
+    kinds = parser.add_subparsers(dest='kind', required=True)
+    kinds.add_parser(
+        'clustering',
+        parents=[common],
+        help='our clustering and what the equations say word by word',
+    )
+    models = argparse.ArgumentParser(add_help=False)
+    models.add_argument('--batch', type=int, nargs='+', default=[8, 1])
+    models.add_argument(
+        '--compile', action='store_true', help='also run compiled models'
+    )
+    backbones = kinds.add_parser(
+        'backbones',
+        parents=[common, models],
+        help="our backbones, the toolboxes' and straightforward versions",
+    )
+    backbones.add_argument('--size', type=int, default=224)
+    config = kinds.add_parser(
+        'config', parents=[common, models], help="any config's model"
+    )
+    config.add_argument('config')
+    config.add_argument(
+        '--shape',
+        type=int,
+        nargs=2,
+        metavar=('HEIGHT', 'WIDTH'),
+        help='of the image; by default what the config is made for',
+    )
+    config.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        default={},
+        metavar='KEY=VALUE',
+        help='override parts of the config',
+    )
+    grow = kinds.add_parser(
+        'growth',
+        parents=[common],
+        help='time and memory against area and number of tokens',
+    )
+    grow.add_argument('--plot', metavar='PNG', help='draw it to this file')
+    grow.add_argument(
+        '--limit',
+        type=float,
+        default=5.0,
+        metavar='SECONDS',
+        help='who takes longer is measured no further (default: 5)',
+    )
+    return parser.parse_args()
+
+
+def run(args: argparse.Namespace) -> Iterator[Result]:
+    """Measure in each setting that was asked for."""
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    is_gpu = torch.device(args.device).type == 'cuda'
+    if is_gpu and not torch.cuda.is_available():
+        raise UserError('--device cuda: PyTorch finds no GPU here')
+    for dtype in args.dtype:
+        setting = Setting(
+            device=args.device,
+            dtype=dtype,
+            compiled=getattr(args, 'compile', False),
+            rounds=args.rounds,
+            budget=args.budget,
+            show_progress=True,
+        )
+        if args.kind == 'clustering':
+            yield from benchmarks.clustering(setting)
+        elif args.kind == 'backbones':
+            yield from benchmarks.backbones(setting, args.batch, args.size)
+        elif args.kind == 'config':
+            cfg = read_config(args.config, args.cfg_options)
+            size = tuple(args.shape or usual_size(cfg))
+            yield from benchmarks.config(cfg, setting, args.batch, size)
+        else:
+            yield from growth(setting, args.limit)
+
+
+def main():
+    args = parse_args()
+    results, interrupted = [], False
+    # The toolboxes log to the standard output, which is for the results.
+    with reported(), redirect_stdout(sys.stderr):
+        try:
+            for result in run(args):
+                results.append(result)
+                if not args.json:
+                    print(f'{result.as_text()}\n', file=sys.__stdout__)
+                    sys.__stdout__.flush()
+                if result.interrupted:
+                    raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            interrupted = True
+            print('interrupted: these are the results so far', file=sys.stderr)
+        if results and getattr(args, 'plot', None):
+            plot_growth(results, args.plot)
+    if args.json:
+        found = dict(
+            torch=torch.__version__,
+            threads=torch.get_num_threads(),
+            device=args.device,
+            results=[result.as_dict() for result in results],
+        )
+        print(json.dumps(found, indent=2, default=_plain))
+    sys.exit(130 if interrupted else 0)
+
+
+def _plain(value):
+    if is_dataclass(value):
+        return asdict(value)
+    raise TypeError(f'{value!r} has no place in JSON')
+
+
+if __name__ == '__main__':
+    main()
