@@ -4,6 +4,7 @@ python tools/benchmark.py clustering
 python tools/benchmark.py backbones --batch 8 1
 python tools/benchmark.py config configs/clustr/retinanet_clustr_s_coco.py
 python tools/benchmark.py growth --plot growth.png
+python tools/benchmark.py dials photo.jpg --shape 800 1333
 """
 
 import argparse
@@ -18,6 +19,7 @@ import torch
 from mmengine.config import DictAction
 
 from clustr_mm.analysis import benchmarks
+from clustr_mm.analysis.dials import dials, read_images
 from clustr_mm.analysis.growth import growth, plot_growth
 from clustr_mm.analysis.measure import Result, Setting
 from clustr_mm.analysis.models import read_config, usual_size
@@ -98,6 +100,20 @@ def parse_args():
         metavar='SECONDS',
         help='who takes longer is measured no further (default: 5)',
     )
+    dial = kinds.add_parser(
+        'dials',
+        parents=[common],
+        help="what ClusTR's dials do to its time and its labels",
+    )
+    dial.add_argument('images', nargs='+', help='files')
+    dial.add_argument(
+        '--shape',
+        type=int,
+        nargs=2,
+        default=(512, 512),
+        metavar=('HEIGHT', 'WIDTH'),
+        help='that they are resized to',
+    )
     return parser.parse_args()
 
 
@@ -125,8 +141,11 @@ def run(args: argparse.Namespace) -> Iterator[Result]:
             cfg = read_config(args.config, args.cfg_options)
             size = tuple(args.shape or usual_size(cfg))
             yield from benchmarks.config(cfg, setting, args.batch, size)
-        else:
+        elif args.kind == 'growth':
             yield from growth(setting, args.limit)
+        else:
+            images = read_images(args.images, args.shape).to(args.device)
+            yield from dials(images, setting)
 
 
 def main():

@@ -1,15 +1,20 @@
 """What ClusTR's dials change: the labels, and the time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from unittest import mock
 
+import mmcv
+import numpy as np
 import torch
 from torch import Tensor
 
 from clustr_mm.backbones import ClusTR, clustr
+from clustr_mm.errors import UserError
 from clustr_mm.tokens.density_peaks import density_peaks
-from .speed import Comparison, compare
+from .measure import Candidate, Result, Setting, measure
 
 DIALS = {
     'exact': {},
@@ -92,11 +97,52 @@ def _recorded() -> Iterator[list]:
         yield calls
 
 
-def times(arch: str | dict, images: Tensor, **kwargs) -> Comparison:
-    """Time the backbone with each dial, compared with the exact one."""
-    calls = {}
+def dials(
+    images: Tensor, setting: Setting, arch: str | dict = 'small'
+) -> Iterator[Result]:
+    """Time the backbone with each dial, and compare the labels.
+
+    Args:
+        images (Tensor): Images [B, 3, H, W], normalised.
+        setting (Setting): How to measure.
+        arch (str | dict): Of the backbone.
+    """
+    torch.manual_seed(0)
+    exact = ClusTR(arch).eval().to(setting.device)
+    exact.init_weights()
+    candidates = {}
     for name, options in DIALS.items():
-        model = ClusTR(arch, **options).eval()
-        model.init_weights()
-        calls[name] = torch.no_grad()(lambda model=model: model(images))
-    return compare(calls, **kwargs)
+        model = ClusTR(arch, **options).eval().to(setting.device)
+        model.load_state_dict(exact.state_dict())
+        candidates[name] = Candidate(partial(model, images))
+    batch, _, height, width = images.shape
+    what = f'{batch} x {height} x {width}'
+    yield measure(f'dials, {what}', candidates, setting, batch)
+
+    found = agreement(exact, images)
+    keys = list(found['exact'])
+    yield Result(
+        f'Adjusted Rand index with the exact labels, {what}',
+        ['', *(f'stage {i + 1}, scale {j + 1}' for i, j in keys)],
+        [[n, *(f'{row[k]:.2f}' for k in keys)] for n, row in found.items()],
+        [
+            dict(name=n, stage=i + 1, scale=j + 1, index=row[i, j])
+            for n, row in found.items()
+            for i, j in keys
+        ],
+    )
+
+
+def read_images(paths: Sequence[str], size: tuple[int, int]) -> Tensor:
+    """Images [B, 3, H, W] of a size, normalised as for ImageNet."""
+    mean = np.array([123.675, 116.28, 103.53])
+    std = np.array([58.395, 57.12, 57.375])
+    images = []
+    for path in paths:
+        image = mmcv.imread(path) if Path(path).is_file() else None
+        if image is None:
+            raise UserError(f'{path} is no image that can be read')
+        image = mmcv.imresize(image, size[::-1])
+        image = mmcv.imnormalize(image, mean, std, to_rgb=True)
+        images.append(torch.from_numpy(image).permute(2, 0, 1))
+    return torch.stack(images)

@@ -1,8 +1,18 @@
+import mmcv
+import numpy as np
 import pytest
 import torch
 
-from clustr_mm.analysis.dials import DIALS, adjusted_rand, agreement, times
+from clustr_mm.analysis.dials import (
+    DIALS,
+    adjusted_rand,
+    agreement,
+    dials,
+    read_images,
+)
+from clustr_mm.analysis.measure import Setting
 from clustr_mm.backbones import ClusTR
+from clustr_mm.errors import UserError
 
 ARCH = dict(
     depths=(2, 1, 1, 1),
@@ -43,6 +53,22 @@ def test_agreement_with_exact():
     assert found['nearest'][0, 0] < 1
 
 
-def test_times():
-    comparison = times(ARCH, torch.randn(1, 3, 64, 64), rounds=1, warmup=0)
-    assert set(comparison.seconds) == set(DIALS)
+def test_tables():
+    setting = Setting(rounds=1)
+    times, labels = dials(torch.randn(1, 3, 64, 64), setting, ARCH)
+    assert [row[0] for row in times.rows] == list(DIALS)
+    assert [row[0] for row in labels.rows] == list(DIALS)
+    assert set(labels.rows[0][1:]) == {'1.00'}
+
+
+def test_read_images(tmp_path):
+    mmcv.imwrite(
+        np.full((8, 9, 3), (0, 0, 255), np.uint8), f'{tmp_path}/a.png'
+    )
+    (image,) = read_images([f'{tmp_path}/a.png'], (4, 6))
+    assert image.shape == (3, 4, 6)
+    assert image[0].mean() == pytest.approx((255 - 123.675) / 58.395)
+    (tmp_path / 'b.png').write_text('no image')
+    for name in ('b.png', 'missing.png'):
+        with pytest.raises(UserError, match=f'{name} is no image'):
+            read_images([f'{tmp_path}/{name}'], (4, 6))
