@@ -120,7 +120,7 @@ def swap_backbone(
     cfg = Config.fromfile(path)
     swap = plan(cfg, BACKBONES[backbone])
     _swap_optimizer(swap, cfg, adamw, lr)
-    _write(swap, base, path, Path(out))
+    _write(swap, cfg, _base_name(swap, base, path, Path(out)), Path(out))
     return swap.notes
 
 
@@ -222,7 +222,7 @@ def _plan_classifier(model: dict, backbone: dict, scope: str) -> Swap:
             f'backbone hands out {"a map" if new_neck else "a vector"}'
         )
     channels = _outputs(backbone, scope)[-1].channels
-    _set_channels(swap, ('head',), head, [Output(channels, None)])
+    _set_channels(swap, 'head', head, [Output(channels, None)])
     return swap
 
 
@@ -245,23 +245,25 @@ def _plan_dense(
         backbone = dict(backbone, out_indices=indices)
         if scope == 'mmdet':  # of large images: linear in their area
             backbone.update(window=56, reuse=True)
-        new = _outputs(backbone, scope)
-        _set_backbone(swap, model, backbone)
-        _drop_neck(swap, model, neck)
     else:
         backbone = dict(backbone, out_type='featmap')
         if backbone['type'] == 'EViT':
             # A map needs the value of each token, at its own place.
             backbone['fuse'] = False
-        new = _outputs(backbone, scope)
-        _set_backbone(swap, model, backbone)
-        if len(old) > 1 and _needs_pyramid(model, neck):
-            strides = [STRIDES[i] for i in indices]
-            new, neck = _set_pyramid(swap, model, neck, new[0], strides)
-        else:
-            _drop_neck(swap, model, neck)
-    _note_strides(swap, old, new)
-    _connect(swap, model, neck, old, new)
+    new = _outputs(backbone, scope)
+    _set_backbone(swap, model, backbone)
+    if len(new) == len(old) or not _needs_pyramid(model, neck):
+        _note_strides(swap, old, new)
+        _set_necks(swap, model, neck, [], new)
+    elif _type(neck) == 'FPN':
+        _replace_fpn(swap, neck, new[0], [STRIDES[i] for i in indices])
+        return swap
+    else:
+        pyramid, new = _pyramid(swap, new[0], [STRIDES[i] for i in indices])
+        _set_necks(swap, model, neck, [pyramid], new)
+    # Behind a neck with channels of its own, heads see what they saw before.
+    if not _has_channels(neck):
+        _set_heads(swap, model, old[-1].stride, new)
     return swap
 
 
@@ -327,56 +329,83 @@ def _set_backbone(swap: Swap, model: dict, backbone: dict):
         swap.notes.append('model.pretrained: dropped')
 
 
-def _drop_neck(swap: Swap, model: dict, neck: dict | None):
-    """Remove the neck if it belongs to the old backbone."""
-    if neck is None and model.get('neck') is not None:
-        swap.settings['model']['neck'] = None
-        swap.notes.append(
-            f'model.neck: {_type(model["neck"])} dropped, which belonged to '
-            'the old backbone'
-        )
+def _replace_fpn(swap: Swap, fpn: dict, fmap: Output, strides: list[int]):
+    """Make the levels of an FPN from a single map."""
+    first, last = fpn.get('start_level', 0), fpn.get('end_level', -1)
+    strides = strides[first:] if last == -1 else strides[first : last + 1]
+    swap.settings['model']['neck'] = dict(
+        _delete_=True,
+        type='SimpleFPN',
+        in_channels=fmap.channels,
+        out_channels=fpn['out_channels'],
+        strides=strides,
+        num_outs=fpn['num_outs'],
+    )
+    swap.notes.append(
+        f'model.neck: FPN -> SimpleFPN from the map of stride {fmap.stride}, '
+        'with the same levels'
+    )
 
 
-def _set_pyramid(
-    swap: Swap, model: dict, neck, fmap: Output, strides: list[int]
-) -> tuple[list[Output], dict | list | None]:
-    """Add the pyramid that a plain ViT lacks.
-
-    Returns the maps that the rest of the model sees, and the neck that still
-    has to be adapted to them.
-    """
-    pyramid = dict(type='SimpleFPN', in_channels=fmap.channels)
-    if _type(neck) == 'FPN':
-        first = neck.get('start_level', 0)
-        last = neck.get('end_level', -1)
-        last = None if last in (-1, len(strides) - 1) else last + 1
-        pyramid.update(
-            out_channels=neck['out_channels'],
-            strides=strides[first:last],
-            num_outs=neck['num_outs'],
-        )
-        swap.settings['model']['neck'] = dict(_delete_=True, **pyramid)
-        swap.notes.append(
-            f'model.neck: FPN -> SimpleFPN from the map of stride '
-            f'{fmap.stride}, with the same levels'
-        )
-        return [Output(neck['out_channels'], s) for s in strides], None
-    pyramid.update(out_channels=FPN_CHANNELS, strides=strides)
-    new = [Output(FPN_CHANNELS, stride) for stride in strides]
+def _pyramid(
+    swap: Swap, fmap: Output, strides: list[int]
+) -> tuple[dict, list[Output]]:
+    """The neck that a plain ViT needs before all others, and its maps."""
     swap.notes.append(
         f'model.neck: SimpleFPN added, which makes maps of strides {strides} '
         f'from the one of stride {fmap.stride}'
     )
-    if neck is None:
-        if model.get('neck') is not None:
-            pyramid['_delete_'] = True
-        swap.settings['model']['neck'] = pyramid
-        return new, None
-    necks = list(neck) if isinstance(neck, (list, tuple)) else [neck]
-    first = dict(necks[0])
-    first['in_channels'] = [output.channels for output in new]
-    swap.settings['model']['neck'] = [pyramid, first, *necks[1:]]
-    return new, neck
+    neck = dict(
+        type='SimpleFPN',
+        in_channels=fmap.channels,
+        out_channels=FPN_CHANNELS,
+        strides=strides,
+    )
+    return neck, [Output(FPN_CHANNELS, stride) for stride in strides]
+
+
+def _set_necks(
+    swap: Swap, model: dict, neck, added: list[dict], new: list[Output]
+):
+    """Put necks before the old one, and tell that what it is fed.
+
+    Without a ``neck`` to keep, that of the model is dropped.
+    """
+    settings, old_neck = swap.settings['model'], model.get('neck')
+    if _has_channels(neck):
+        channels = _channels(_first(neck), new)
+        swap.notes.append(
+            f'model.neck: in_channels {_first(neck)["in_channels"]} -> '
+            f'{channels}'
+        )
+        if not added and isinstance(neck, dict):
+            settings['neck'] = dict(in_channels=channels)
+            return
+        rest = neck[1:] if isinstance(neck, (list, tuple)) else []
+        settings['neck'] = [
+            *added,
+            dict(_first(neck), in_channels=channels),
+            *rest,
+        ]
+    elif added:
+        rest = [] if neck is None else [neck]
+        settings['neck'] = [*added, *rest] if rest else added[0]
+        if not rest and old_neck is not None:
+            settings['neck']['_delete_'] = True
+    elif neck is None and old_neck is not None:
+        settings['neck'] = None
+        swap.notes.append(
+            f'model.neck: {_type(old_neck)} dropped, which belonged to the '
+            'old backbone'
+        )
+
+
+def _first(neck) -> dict:
+    return neck[0] if isinstance(neck, (list, tuple)) else neck
+
+
+def _has_channels(neck) -> bool:
+    return neck is not None and 'in_channels' in _first(neck)
 
 
 def _note_strides(swap: Swap, old: list[Output], new: list[Output]):
@@ -388,67 +417,41 @@ def _note_strides(swap: Swap, old: list[Output], new: list[Output]):
             )
 
 
-def _connect(
-    swap: Swap, model: dict, neck, old: list[Output], new: list[Output]
-):
-    """Set the channels of what the backbone's maps go to."""
-    ours = swap.settings['model'].get('neck')
-    if neck is not None and not isinstance(ours, list):
-        if isinstance(neck, (list, tuple)):
-            necks = [dict(part) for part in neck]
-            if 'in_channels' in necks[0]:
-                necks[0]['in_channels'] = _channels(necks[0], new)
-                swap.settings['model']['neck'] = necks
-                swap.notes.append('model.neck.0.in_channels: set')
-        elif 'in_channels' in neck:
-            _set_channels(swap, ('neck',), neck, new)
-    # Behind a neck with channels of its own, a head sees what it saw before.
-    if neck is not None and 'in_channels' in _first(neck):
-        return
-    if _type(model.get('neck')) == 'FPN':
-        return
-    for key, node in model.items():
-        if key in ('backbone', 'neck', 'data_preprocessor'):
+def _set_heads(swap: Swap, model: dict, old_stride: int, new: list[Output]):
+    """Tell everything that looks at the maps what these are."""
+    for key, part in model.items():
+        if key in ('backbone', 'neck'):
             continue
-        if isinstance(node, list):
-            _set_heads(swap, key, node, new)
-        elif isinstance(node, dict) and 'in_channels' in node:
-            _set_channels(swap, (key,), node, new)
-            _set_resolution(swap, key, node, old[-1].stride, new[-1].stride)
+        if isinstance(part, list):
+            _set_head_list(swap, key, part, new)
+        elif isinstance(part, dict) and 'in_channels' in part:
+            _set_channels(swap, key, part, new)
+            _set_resolution(swap, key, part, old_stride, new[-1].stride)
 
 
-def _first(neck) -> dict:
-    return neck[0] if isinstance(neck, (list, tuple)) else neck
-
-
-def _set_heads(swap: Swap, key: str, heads: list, new: list[Output]):
-    """A list of heads is replaced as a whole."""
-    changed = []
-    for head in heads:
-        head = dict(head)
-        if 'in_channels' in head:
-            head.update(_new_inputs(head, new))
-        changed.append(head)
+def _set_head_list(swap: Swap, key: str, heads: list, new: list[Output]):
+    """A list in a config can only be replaced as a whole."""
+    changed = [
+        dict(head, **_new_inputs(head, new)) if 'in_channels' in head else head
+        for head in heads
+    ]
     if changed != heads:
         swap.settings['model'][key] = changed
-        swap.notes.append(
-            f'model.{key}: channels '
-            f'{[head.get("in_channels") for head in changed]}'
-        )
+        channels = [head.get('in_channels') for head in changed]
+        swap.notes.append(f'model.{key}: in_channels {channels}')
 
 
-def _set_channels(
-    swap: Swap, path: tuple[str, ...], part: dict, new: list[Output]
-):
-    changes = {
-        key: value
-        for key, value in _new_inputs(part, new).items()
-        if part.get(key) != value
-    }
-    if not changes:
-        return
-    (key,) = path
-    swap.settings['model'].setdefault(key, {}).update(changes)
+def _set_channels(swap: Swap, key: str, part: dict, new: list[Output]):
+    changes = _new_inputs(part, new)
+    _change(
+        swap, key, part, {k: v for k, v in changes.items() if part[k] != v}
+    )
+
+
+def _change(swap: Swap, key: str, part: dict, changes: dict):
+    """Change settings of a part of the model, and say so."""
+    if changes:
+        swap.settings['model'].setdefault(key, {}).update(changes)
     for name, value in changes.items():
         swap.notes.append(f'model.{key}.{name}: {part.get(name)} -> {value}')
 
@@ -496,12 +499,7 @@ def _set_resolution(swap: Swap, key: str, head: dict, old: int, new: int):
         changes['in_featuremap_size'] = tuple(
             side * old // new for side in head['in_featuremap_size']
         )
-    if changes:
-        swap.settings['model'].setdefault(key, {}).update(changes)
-        for name, value in changes.items():
-            swap.notes.append(
-                f'model.{key}.{name}: {head.get(name)} -> {value}'
-            )
+    _change(swap, key, head, changes)
 
 
 def _swap_optimizer(swap: Swap, cfg: Config, adamw: bool, lr: float):
@@ -552,13 +550,14 @@ def _swap_optimizer(swap: Swap, cfg: Config, adamw: bool, lr: float):
         swap.notes.append('load_from: dropped, it had the old backbone')
 
 
-def _write(swap: Swap, base: str, path: Path, out: Path):
+def _write(swap: Swap, cfg: Config, base: str, out: Path):
     """Write the config, unless the model that it describes does not run."""
-    settings = dict(_base_=_base_name(swap, base, path, out))
-    imports = Config.fromfile(path).get('custom_imports', {})
-    settings['custom_imports'] = dict(
-        imports=[*imports.get('imports', []), 'clustr_mm'],
-        allow_failed_imports=False,
+    imports = cfg.get('custom_imports', {}).get('imports', [])
+    settings = dict(
+        _base_=base,
+        custom_imports=dict(
+            imports=[*imports, 'clustr_mm'], allow_failed_imports=False
+        ),
     )
     text = _as_text({**settings, **swap.settings})
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -148,6 +148,7 @@ def test_swapped_model_trains(base, backbone, tmp_path):
     cfg.model.setdefault('data_preprocessor', cfg.get('data_preprocessor'))
     MessageHub.get_current_instance().update_info('iter', 0)
     model = MODELS.build(without_sync_bn(cfg.model))
+    model.init_weights()  # some leave memory as it is until then
     model.train()
     data = model.data_preprocessor(samples(cfg), True)
     losses, _ = model.parse_losses(model(**data, mode='loss'))
