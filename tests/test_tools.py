@@ -1,6 +1,7 @@
 """The tools from end to end, in the steps that a user takes."""
 
 import json
+import os
 import re
 import shutil
 
@@ -202,3 +203,32 @@ def test_quickstart_from_end_to_end(tmp_path):
     assert 'mIoU' in json.loads(metrics.read_text())
     image = cv2.imread(str(pictures[0]))
     assert image.shape == (160, 3 * 160 + 8, 3)
+
+
+@pytest.mark.parametrize(
+    ('script', 'args', 'command'),
+    [
+        ('slurm_train.sh', ['c.py'], 'train.py c.py --amp --launcher slurm'),
+        (
+            'slurm_test.sh',
+            ['c.py', 'w.pth'],
+            'test.py c.py w.pth --amp --launcher slurm',
+        ),
+    ],
+)
+def test_slurm_scripts_ask_for_what_they_should(
+    script, args, command, tmp_path
+):
+    """Against an srun that only says what it was asked."""
+    (tmp_path / 'srun').write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / 'srun').chmod(0o755)
+    asked = run(
+        *(TOOLS / script, 'gpu', 'job', *args, '--amp'),
+        cwd=tmp_path,
+        PATH=f'{tmp_path}:{os.environ["PATH"]}',
+        GPUS='4',
+        SRUN_ARGS='--quotatype=spot --exclusive',
+    )
+    assert '--partition gpu --job-name job --gres gpu:4 --ntasks 4' in asked
+    assert '--quotatype=spot --exclusive' in asked
+    assert asked.strip().endswith(f'/{command}')
