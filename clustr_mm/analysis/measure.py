@@ -150,8 +150,10 @@ def _comparison_table(
     head += ['GMACs', 'MB']
     # Columns that nobody fills.
     kept = [0] + [i for i in range(1, 8) if any(row[i] for row in rows)]
+    rounds = f'{comparison.num_rounds} round'
+    rounds += 's' if comparison.num_rounds > 1 else ''
     return Result(
-        f'{title}; median (quartiles) of {comparison.num_rounds} rounds',
+        f'{title}; median (quartiles) of {rounds}',
         [head[i] for i in kept],
         [[row[i] for i in kept] for row in rows],
         data,

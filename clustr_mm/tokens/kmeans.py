@@ -20,8 +20,9 @@ from torch import Tensor
 from .merging import cluster_mean, cluster_sum
 from .provenance import take
 
-# Distances computed at a time: 64 MB in float32.
-_TILE = 2**24
+# Distances computed at a time for an image: 16 MB in float32. Neither this
+# nor the next depends on the batch, so that an image's result does not.
+_TILE = 2**22
 # Tokens an image up to which K-Medoids keeps a matrix of all distances.
 _TABLE = 1024
 # Numbers that differ by less than this many rounding errors count as equal.
@@ -121,7 +122,7 @@ def _prepare(
 
 def _nearest(x: Tensor, centers: Tensor) -> Tensor:
     """The nearest center of each token (eqs. 14 and 16), [B, N]."""
-    size = max(1, _TILE // centers[..., 0].numel())
+    size = max(1, _TILE // centers.shape[1])
     norms = centers.square().sum(-1, keepdim=True)
     labels = [
         _first_smallest(torch.baddbmm(norms, centers, tile.mT, alpha=-2))
@@ -196,7 +197,7 @@ def _cheapest_or(
     margin = 16 * _MARGIN * torch.finfo(cost.dtype).eps
     nobody = cost.shape[1]
     index = torch.arange(nobody, device=cost.device)
-    index = index.where(cost <= least * (1 + margin), nobody)
+    index = torch.where(cost <= least * (1 + margin), index, nobody)
     first = torch.full_like(medoids, nobody)
     first = first.scatter_reduce(1, labels, index, 'amin')
     return torch.where((total > 0) & (first < nobody), first, medoids)
