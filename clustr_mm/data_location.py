@@ -12,6 +12,8 @@ HOW_TO_GET = {
     'https://groups.csail.mit.edu/vision/datasets/ADE20K',
     'ImageNet': 'ImageNet-1K: train/ and val/ with one folder a class, from '
     'https://image-net.org',
+    'CIFAR100': 'CIFAR-100: unpack cifar-100-python.tar.gz from '
+    'https://www.cs.toronto.edu/~kriz/cifar.html',
     'CocoDataset': 'COCO 2017: annotations/, train2017/ and val2017/ from '
     'https://cocodataset.org',
     'CocoWholeBodyDataset': 'COCO 2017 pictures from https://cocodataset.org '
@@ -62,7 +64,9 @@ def _datasets(node) -> Iterator[ConfigDict]:
 
 def _paths(dataset: ConfigDict) -> list[Path]:
     root = Path(dataset.get('data_root') or '')
-    parts = [dataset.get('ann_file'), *dataset.get('data_prefix', {}).values()]
+    prefix = dataset.get('data_prefix') or {}
+    prefixes = [prefix] if isinstance(prefix, str) else prefix.values()
+    parts = [dataset.get('ann_file'), *prefixes]
     return [root] + [root / p for p in parts if p and '://' not in p]
 
 

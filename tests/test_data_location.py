@@ -72,3 +72,22 @@ def test_looks_inside_wrappers():
     )  # fmt: skip
     with pytest.raises(UserError, match='data/coco'):
         data_location.check(Config(wrapped), 'train_dataloader')
+
+
+def test_a_folder_of_pictures(tmp_path):
+    """MMPretrain's data sets take one prefix rather than a dict."""
+    cfg = Config(
+        dict(
+            train_dataloader=dict(
+                dataset=dict(
+                    type='CustomDataset',
+                    data_root=str(tmp_path),
+                    data_prefix='train',
+                )
+            )
+        )
+    )
+    with pytest.raises(UserError, match=f'{tmp_path}/train'):
+        data_location.check(cfg, 'train_dataloader')
+    (tmp_path / 'train').mkdir()
+    data_location.check(cfg, 'train_dataloader')

@@ -116,6 +116,8 @@ class KeepSearch(ImageClassifier):
         late ones can spare more: each counts as often as its block's number.
         """
         losses = super().loss(inputs, data_samples)
+        # In the log, `loss` is the sum of all.
+        losses['loss_cls'] = losses.pop('loss')
         masses = self.backbone.masses()
         number = torch.arange(1, len(masses) + 1, device=masses.device)
         losses['loss_sparsity'] = (

@@ -152,6 +152,8 @@ class SparseClassifier(ImageClassifier):
         keeps."""
         cls_token, tokens, decisions = self.backbone.forward_train(inputs)
         losses = self.head.loss(self._feats(cls_token), data_samples)
+        # In the log, `loss` is the sum of all.
+        losses['loss_cls'] = losses.pop('loss')
         losses['loss_ratio'] = self.ratio_weight * ratio_loss(
             decisions, self.shares, self.ratio_per_image
         )

@@ -116,7 +116,7 @@ def test_every_parameter_learns(backbone, token_loss):
         backbone, type='SparseClassifier', token_loss=token_loss, head=head
     )
     losses = model.loss(images(2), samples(2))
-    assert {'loss', 'loss_ratio', 'loss_kl', 'loss_token'} < set(losses)
+    assert {'loss_cls', 'loss_ratio', 'loss_kl', 'loss_token'} < set(losses)
     total, _ = model.parse_losses(losses)
     total.backward()
     idle = [n for n, p in model.named_parameters() if p.grad is None]
@@ -133,7 +133,10 @@ def test_without_distillation_there_is_no_teacher():
     assert model.teacher is None
     model.init_weights()
     losses = model.loss(images(2), samples(2))
-    assert sorted(k for k in losses if 'loss' in k) == ['loss', 'loss_ratio']
+    assert sorted(k for k in losses if 'loss' in k) == [
+        'loss_cls',
+        'loss_ratio',
+    ]
 
 
 def test_token_loss_of_nothing_kept():

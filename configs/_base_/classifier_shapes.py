@@ -1,0 +1,29 @@
+# A small plain ViT on generated pictures: a config adds its type.
+_base_ = [
+    'datasets/shapes_classification.py',
+    'schedules/shapes_20e.py',
+    'runtime_mmpretrain.py',
+]
+
+model = dict(
+    type='ImageClassifier',
+    data_preprocessor=dict(
+        mean=[123.675, 116.28, 103.53],
+        std=[58.395, 57.12, 57.375],
+        to_rgb=True,
+    ),
+    # 8 x 8 patches.
+    backbone=dict(
+        arch=dict(
+            embed_dims=96,
+            num_layers=6,
+            num_heads=3,
+            feedforward_channels=192,
+            patch_size=12,
+        ),
+        img_size=96,
+    ),
+    head=dict(type='LinearClsHead', num_classes=5, in_channels=96),
+)
+default_hooks = dict(logger=dict(interval=10), checkpoint=dict(interval=5))
+randomness = dict(seed=0)

@@ -1,0 +1,27 @@
+# DynamicViT from the dense model that deit_shapes.py trains, which is also the
+# teacher. In the log, kept_1 to kept_3 approach 0.7, 0.49 and 0.343.
+_base_ = '../_base_/finetune_shapes.py'
+
+custom_imports = dict(
+    imports=['clustr_mm', 'clustr_mm.training.sparsification'],
+    allow_failed_imports=False,
+)
+model = dict(
+    type='SparseClassifier',
+    backbone=dict(type='DynamicViT', keep=0.7),
+    pretrained='work_dirs/deit_shapes/epoch_20.pth',
+)
+predictor_weight = dict(lr_mult=100.0)
+optim_wrapper = dict(
+    optimizer=dict(lr=3e-5),
+    paramwise_cfg=dict(
+        custom_keys={
+            'predictor': dict(lr_mult=100.0, decay_mult=0.0),
+            'predictor.features.1.weight': predictor_weight,
+            'predictor.score.0.weight': predictor_weight,
+            'predictor.score.2.weight': predictor_weight,
+            'predictor.score.4.weight': predictor_weight,
+        }
+    ),
+)
+custom_hooks = [dict(type='FreezeUntil', epoch=2, trained=['predictor'])]
