@@ -101,7 +101,7 @@ REDUCED = {
     'mmdet': Reduced(
         'detection',
         'coco/bbox_mAP',
-        num=40,
+        num=30,
         size=128,
         batch=2,
         epochs=2,

@@ -1,12 +1,15 @@
 """The smoke test of the configs: what it swaps, and what it lets pass."""
 
 import argparse
+import importlib
 import json
+import re
 
 import pytest
 from mmengine.config import Config, DictAction
 
 from clustr_mm import smoke
+from clustr_mm.datasets import make_shapes
 from clustr_mm.errors import UserError
 from tests.runs import ROOT, TOOLS, run_tool
 
@@ -103,15 +106,47 @@ def test_judgement(judge, losses, metrics, error):
     assert bool(outcome.error) == bool(error)
 
 
-def test_tool_fails_with_a_config(tmp_path):
-    """Which a file in the place of the data sees to."""
-    (tmp_path / 'out').write_text('')
+def test_tool_fails_with_a_config(monkeypatch, capsys, tmp_path):
+    """And goes on with the others first."""
+    monkeypatch.syspath_prepend(str(TOOLS))
+    tool = importlib.import_module('smoke')
+
+    def try_config(path, tools, out):
+        error = 'it burns' if 'evit' in path.stem else ''
+        return smoke.Outcome(path.stem, 3, 2, 0.5, 1, error)
+
+    monkeypatch.setattr(tool, 'try_config', try_config)
+    monkeypatch.setattr('sys.argv', ['smoke.py', '--only', 'fpn*_s'])
+    with pytest.raises(SystemExit) as exit_:
+        tool.main()
+    assert exit_.value.code
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == '4 of 5 train'
+    assert sum('it burns' in line for line in lines) == 2  # now and at last
+    monkeypatch.setattr('sys.argv', ['smoke.py', '--only', 'hvt_s1'])
+    with pytest.raises(SystemExit) as exit_:
+        tool.main()
+    assert not exit_.value.code
+
+
+def test_data_of_another_size_is_not_overwritten(tmp_path):
+    make_shapes('segmentation', tmp_path / 'out/segmentation', 10, size=48)
     log = run_tool(
-        *('smoke.py', '--only', 'fpn_evit', '--out', 'out/classification'),
+        *('smoke.py', '--only', 'fpn_evit', '--out', 'out'),
         cwd=tmp_path,
         ok=False,
     )
-    assert 'out' in log
+    assert 'holds a generated set with num 10' in log
+    assert 'Traceback' not in log
+
+
+def test_page_names_main_configs():
+    text = (ROOT / 'docs/tasks.md').read_text()
+    names = set(
+        re.findall(r'`(\w+_(?:imagenet|ade20k|coco|wholebody))`', text)
+    )
+    assert len(names) == 30
+    assert names <= {path.stem for path in smoke.main_configs(CONFIGS)}
 
 
 @pytest.mark.parametrize(
