@@ -263,6 +263,8 @@ def try_config(path: Path, tools: Path, out: Path) -> Outcome:
             work / 'test.log',
         )
         outcome.metric = _metric(work, reduced.metric)
+        if 'segm' in cfg.test_evaluator.get('metric', ()):
+            _metric(work, 'coco/segm_mAP')
         for weights in work.glob('*.pth'):  # half a gigabyte each
             weights.unlink()
     except Failure as failure:
