@@ -158,13 +158,14 @@ def count_macs(model: Callable, *args, **kwargs) -> Cost:
         args = (torch.randn(args[0]),)
     module = model if isinstance(model, nn.Module) else nn.Module()
     counter = _Counter(module)
-    training = module.training
+    modes = {part: part.training for part in module.modules()}
     module.eval()
     try:
         with counter.watching(), _Unfused(), counter:
             model(*args, **kwargs)
     finally:
-        module.train(training)
+        for part, mode in modes.items():
+            part.training = mode
     return counter.cost()
 
 
@@ -255,15 +256,15 @@ class _Counter(TorchDispatchMode):
         return out
 
     def _kind(self, operator: str, args: Sequence) -> str:
-        if operator == 'convolution':
+        factors = args[_FACTORS.get(operator, slice(0))]
+        if any(_storage(factor) in self.weights for factor in factors):
             return 'layers'
         if _called_from(_CLUSTERING_PACKAGE):
             return 'clustering'
+        if operator == 'convolution':
+            return 'layers'
         if operator.startswith(_ATTENTION):
             return 'attention'
-        factors = args[_PRODUCTS.get(operator, slice(0))]
-        if any(_storage(factor) in self.weights for factor in factors):
-            return 'layers'
         if any(isinstance(module, Reducer) for module in self.running):
             return 'clustering' if factors else 'rest'
         classes = [type(module).__name__.lower() for module in self.running]
@@ -295,8 +296,9 @@ def _num_tokens(output) -> int | None:
     return output.shape[1] if output.dim() == 3 else output[0, 0].numel()
 
 
-# Which arguments of a matrix product are its factors.
-_PRODUCTS = {
+# Which arguments of a product are its factors.
+_FACTORS = {
+    'convolution': slice(2),
     **dict.fromkeys(('mm', 'bmm', 'mv', 'dot'), slice(2)),
     **dict.fromkeys(('addmm', 'baddbmm', 'addbmm', 'addmv'), slice(1, 3)),
     '_addmm_activation': slice(1, 3),
@@ -310,13 +312,13 @@ _ATTENTION = '_scaled_dot_product'
 
 def _macs(operator: str, args: Sequence, out) -> int:
     """Multiply-accumulates of an operator of PyTorch."""
-    if operator in _PRODUCTS:
-        left, right = args[_PRODUCTS[operator]]
-        return left.numel() * (right.shape[-1] if right.dim() > 1 else 1)
     if operator == 'convolution':
         x, weight, transposed = args[0], args[1], args[6]
         places = x if transposed else out
         return places.numel() * math.prod(weight.shape[1:])
+    if operator in _FACTORS:
+        left, right = args[_FACTORS[operator]]
+        return left.numel() * (right.shape[-1] if right.dim() > 1 else 1)
     if operator.startswith(_ATTENTION):
         # Queries times keys, and that times values.
         query, key, value = args[:3]

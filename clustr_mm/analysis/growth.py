@@ -186,6 +186,11 @@ def _draw_linear(axes) -> None:
     start, end = low
     bottom = high[0]
     axes.plot(
-        [start, end], [bottom, bottom * end / start], '--', color='gray', lw=1
+        [start, end],
+        [bottom, bottom * end / start],
+        '--',
+        color='gray',
+        lw=1,
+        label='linear',
     )
     axes.set(xlim=low, ylim=high)

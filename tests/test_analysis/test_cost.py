@@ -187,9 +187,11 @@ def test_shared_and_unused_parameters():
 
 def test_leaves_no_trace():
     model = TwoHeads().train()
+    model.unused.eval()
     with pytest.raises(RuntimeError, match='on purpose'):
         count_macs(model, torch.randn(3, 4), fail=True)
     assert model.training
+    assert not model.unused.training
     assert not nn.modules.module._global_forward_hooks
     assert not nn.modules.module._global_forward_pre_hooks
     assert count_macs(model, (3, 4)).macs == 2 * 3 * 16 + 3 * 3 * 4

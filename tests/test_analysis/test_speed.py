@@ -32,13 +32,14 @@ def test_ratio_of_sleepers():
     assert over.median == pytest.approx(0.5, rel=0.15)
 
 
-def test_drift_cancels():
+def test_drift_cancels(monkeypatch):
     """The machine gets slower all the time; the ratio stays."""
-    calls = []
+    now, calls = [0.0], []
+    monkeypatch.setattr(time, 'perf_counter', lambda: now[0])
 
     def work(factor):
         calls.append(factor)
-        time.sleep(factor * 0.002 * (1 + len(calls) // 2))
+        now[0] += factor * (1 + len(calls) // 2)
 
     comparison = compare(
         dict(one=lambda: work(1), two=lambda: work(2)), rounds=9, warmup=0
@@ -162,9 +163,8 @@ def test_memory_inside_an_operator():
     assert allocated_memory(inside_an_operator) >= 80 * MB
 
 
-@pytest.mark.parametrize(
-    'call', [both_at_once, grows_and_shrinks, inside_an_operator]
-)
+# Of what is freed and taken again, the C library may make holes.
+@pytest.mark.parametrize('call', [both_at_once, inside_an_operator])
 def test_resident_memory(call):
     for _ in range(2):
         resident = resident_memory(call)
