@@ -12,6 +12,7 @@ model = dict(
         to_rgb=True,
     ),
     backbone=dict(
+        _base_.model.backbone,
         type='EViT',
         arch=dict(
             embed_dims=64,
@@ -21,7 +22,6 @@ model = dict(
             patch_size=12,
         ),
         keep=0.7,
-        img_size=96,
     ),
     teacher=dict(
         _base_.model.backbone,
