@@ -15,7 +15,7 @@ model = dict(
 )
 optim_wrapper = dict(
     paramwise_cfg=dict(
-        custom_keys=dict(retention=dict(lr_mult=50.0, decay_mult=0.0))
+        custom_keys=dict(retention=dict(lr_mult=100.0, decay_mult=0.0))
     )
 )
 load_from = 'work_dirs/deit_shapes/epoch_20.pth'
