@@ -422,6 +422,14 @@ def test_failed_step(world, output, advice):
     assert world.calls() == STEPS[3:]
 
 
+def test_step_ended_by_something_else(world):
+    world.on_step('case "$*" in *wheel*mmcv*) kill -9 $$;; esac')
+    result = world.run()
+    assert result.code == 1
+    assert '(signal 9)' in result.err
+    assert 'MAX_JOBS=1' in result.err
+
+
 def test_no_compiler(world):
     (world.bin / 'c++').unlink()
     result = world.run()

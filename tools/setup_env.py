@@ -357,8 +357,8 @@ class Environment:
         say(title + ', again from its beginning' * self.again)
         try:
             step(self)
-        except subprocess.CalledProcessError:
-            raise Problem(self.diagnosis(title)) from None
+        except subprocess.CalledProcessError as error:
+            raise Problem(self.diagnosis(title, error.returncode)) from None
         os.sync()  # no stamp may outlive what it stands for
         begun.rename(self.stamp(step, '.done'))
         say(f'      done in {duration(time.time() - began)}')
@@ -448,12 +448,17 @@ class Environment:
                 return f'{objects} of {total} files compiled'
         return (self.lines() or ['started'])[-1][:60]
 
-    def diagnosis(self, title):
+    def diagnosis(self, title, code):
         lines = self.lines()
         errors = [x for x in lines if re.search('(?i)error|fatal|killed', x)]
         shown = [f'  | {line[:200]}' for line in (errors or lines)[-8:]]
         pairs = [p.split('\n', 1) for p in ADVICE.strip().split('\n\n')]
         advice = [text for p, text in pairs if re.search(p, self.output())]
+        if code < 0:
+            advice.append(
+                f'Something else ended it (signal {-code}). If it was for lack '
+                'of memory, MAX_JOBS=1 may help.'
+            )
         advice.append('The lines above should tell why.')
         return '\n'.join(
             [f'This step failed: {title}', *shown, advice[0]]
