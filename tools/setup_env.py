@@ -456,8 +456,8 @@ class Environment:
         advice = [text for p, text in pairs if re.search(p, self.output())]
         if code < 0:
             advice.append(
-                f'Something else ended it (signal {-code}). If it was for lack '
-                'of memory, MAX_JOBS=1 may help.'
+                f'It was ended from outside (signal {-code}). If that was for '
+                'lack of memory, MAX_JOBS=1 may help.'
             )
         advice.append('The lines above should tell why.')
         return '\n'.join(
