@@ -9,6 +9,7 @@ python tools/benchmark.py dials photo.jpg --shape 800 1333
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -124,6 +125,13 @@ def run(args: argparse.Namespace) -> Iterator[Result]:
     is_gpu = torch.device(args.device).type == 'cuda'
     if is_gpu and not torch.cuda.is_available():
         raise UserError('--device cuda: PyTorch finds no GPU here')
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        print(
+            f'Other programs are running (load {load:.1f}): what follows '
+            'is less sure, and unfair to what runs in many small steps.',
+            file=sys.stderr,
+        )
     for dtype in args.dtype:
         setting = Setting(
             device=args.device,
