@@ -34,10 +34,15 @@ from . import onednn
 from .provenance import take
 
 # Distances in a tile: few enough to be small beside a model's activations,
-# many enough to keep a processor busy. A tile of few rows would spend its
-# time in reading the columns.
+# many enough to keep a processor busy.
 _TILE_SIZE = {'cpu': 2**23, 'cuda': 2**26}
-_TILE_HEIGHT = 512
+# oneDNN takes new memory for each tile, which the system hands out quickly
+# only in small pieces.
+_ONEDNN_TILE_SIZE = 2**21
+# With more tokens than this oneDNN is slow.
+_ONEDNN_TOKENS = 2**13
+# A tile of few rows would spend its time in reading the columns.
+_TILE_ROWS = 512
 # Distances in a chunk of a row, see `_smallest`.
 _CHUNK_SIZE = 64
 
@@ -261,18 +266,22 @@ def _distance_tiles(
         tuple[slice, Tensor]: Which rows, and their distances [T, B, N].
     """
     batch, num_rows, _ = rows.shape
+    num_tokens = x.shape[1]
+    by_onednn = num_tokens <= _ONEDNN_TOKENS and onednn.is_faster(x)
     size = _TILE_SIZE.get(x.device.type, _TILE_SIZE['cuda'])
-    height = max(size // (batch * x.shape[1]), _TILE_HEIGHT)
-    height = math.ceil(num_rows / math.ceil(num_rows / height))
+    size = _ONEDNN_TILE_SIZE if by_onednn else size
+    height = max(size // num_tokens, _TILE_ROWS) // batch
+    height = math.ceil(num_rows / math.ceil(num_rows / max(height, 1)))
     rows = -2 * rows
+    if not by_onednn:
+        buffer = x.new_empty(batch, height, num_tokens)
     for stop in range(height, num_rows + height, height):
         part = slice(min(stop, num_rows) - height, min(stop, num_rows))
-        if onednn.is_faster(x):
-            tile = onednn.batched_linear(rows[:, part], x, norms)
+        if by_onednn:
+            yield part, onednn.batched_linear(rows[:, part], x, norms)
         else:
-            tile = torch.baddbmm(norms[:, None], rows[:, part], x.mT)
-            tile = tile.transpose(0, 1)
-        yield part, tile
+            torch.baddbmm(norms[:, None], rows[:, part], x.mT, out=buffer)
+            yield part, buffer.transpose(0, 1)
 
 
 def _nearest_neighbours(

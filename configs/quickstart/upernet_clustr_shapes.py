@@ -29,10 +29,10 @@ optim_wrapper = dict(
 )
 param_scheduler = [
     dict(type='LinearLR', start_factor=1e-3, by_epoch=False, begin=0, end=50),
-    dict(type='PolyLR', power=1.0, by_epoch=False, begin=50, end=800),
+    dict(type='PolyLR', power=1.0, by_epoch=False, begin=50, end=600),
 ]
-train_cfg = dict(type='IterBasedTrainLoop', max_iters=800, val_interval=400)
+train_cfg = dict(type='IterBasedTrainLoop', max_iters=600, val_interval=300)
 val_cfg = dict(type='ValLoop')
 test_cfg = dict(type='TestLoop')
-default_hooks = dict(logger=dict(interval=20), checkpoint=dict(interval=400))
+default_hooks = dict(logger=dict(interval=20), checkpoint=dict(interval=300))
 randomness = dict(seed=0)

@@ -27,7 +27,8 @@ def _tiling(request, monkeypatch):
     """Once with all rows in a tile, once in uneven tiles and chunks."""
     if request.param == 'tiles':
         monkeypatch.setattr(module, '_TILE_SIZE', {'cpu': 1, 'cuda': 1})
-        monkeypatch.setattr(module, '_TILE_HEIGHT', 7)
+        monkeypatch.setattr(module, '_ONEDNN_TILE_SIZE', 1)
+        monkeypatch.setattr(module, '_TILE_ROWS', 20)
         monkeypatch.setattr(module, '_CHUNK_SIZE', 8)
 
 
