@@ -11,9 +11,12 @@ from contextlib import ExitStack, contextmanager
 import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.device import get_device
+from mmengine.dist import all_reduce_params
+from mmengine.hooks import Hook
 from mmengine.optim import OptimWrapper
+from mmengine.runner import Runner
 
-from .registry import OPTIM_WRAPPERS
+from .registry import HOOKS, OPTIM_WRAPPERS
 
 
 @OPTIM_WRAPPERS.register_module()
@@ -75,6 +78,18 @@ def _as_float32(outs):
     return outs
 
 
+@HOOKS.register_module()
+class AverageBuffersHook(Hook):
+    """Average the statistics of plain batch norms over the processes.
+
+    After each iteration, before a checkpoint is written: what is saved is
+    then what is evaluated, in every process.
+    """
+
+    def after_train_iter(self, runner: Runner, *args, **kwargs):
+        all_reduce_params(runner.model.buffers(), op='mean')
+
+
 def adapt(cfg: Config):
     """Change in ``cfg`` what this host cannot do, and nothing elsewhere."""
     if get_device() != 'cpu':
@@ -108,12 +123,10 @@ def _use_gloo(cfg: Config):
         'find_unused_parameters', cfg.get('find_unused_parameters', False)
     )
     wrapper.device_ids = None
-    # SyncBN knows only CUDA. The statistics of plain batch norms differ
-    # between processes until they are averaged, once before evaluation.
+    # SyncBN knows only CUDA.
     _replace_type(cfg.model, 'SyncBN', 'BN')
     hooks = cfg.setdefault('custom_hooks', [])
-    if not any(hook.get('type') == 'SyncBuffersHook' for hook in hooks):
-        hooks.append(ConfigDict(type='SyncBuffersHook'))
+    hooks.append(ConfigDict(type='AverageBuffersHook'))
 
 
 def _replace_type(node, old: str, new: str):

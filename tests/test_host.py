@@ -39,7 +39,10 @@ def test_cpu_host(cfg, monkeypatch):
     assert opened == ['gloo']
     assert cfg.model.heads[0].norm_cfg == dict(type='BN', eps=1)
     assert cfg.optim_wrapper == dict(type='CPUAmpOptimWrapper')
-    assert [h.type for h in cfg.custom_hooks] == ['EMAHook', 'SyncBuffersHook']
+    assert [h.type for h in cfg.custom_hooks] == [
+        'EMAHook',
+        'AverageBuffersHook',
+    ]
     assert cfg.model_wrapper_cfg.device_ids is None
     assert cfg.model_wrapper_cfg.find_unused_parameters
 

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from mmengine.registry import init_default_scope
 
 from clustr_mm.backbones.lvvit import DynamicLVViT, LVViT, TokenLabelHead
 from clustr_mm.registry import MODELS
@@ -92,6 +93,7 @@ class TestTokenLabelHead:
     def test_in_an_image_classifier(self):
         """As mmpretrain builds, trains and tests it."""
         pytest.importorskip('mmpretrain')
+        init_default_scope('mmpretrain')
         from mmpretrain.models import ImageClassifier
         from mmpretrain.structures import DataSample
 
