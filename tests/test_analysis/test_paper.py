@@ -6,7 +6,21 @@ import clustr_mm.backbones  # noqa: F401
 from clustr_mm.analysis.paper import Printed, measure, rows
 
 
-@pytest.mark.parametrize('row', rows(), ids=lambda r: f'{r.paper}-{r.name}')
+def is_slow(row):
+    return row.paper == 'Token Pooling' and 'deit-s, level 3' not in row.name
+
+
+@pytest.mark.parametrize(
+    'row',
+    [
+        pytest.param(
+            row,
+            id=f'{row.paper}-{row.name}',
+            marks=[pytest.mark.slow] if is_slow(row) else [],
+        )
+        for row in rows()
+    ],
+)
 def test_row(row):
     found = measure(row)
     assert row.agrees(found), f'{found} where {row} is printed'
