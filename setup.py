@@ -20,6 +20,7 @@ setup(
     license='Apache-2.0',
     python_requires='>=3.10',
     packages=find_packages(include=['clustr_mm', 'clustr_mm.*']),
+    package_data={'clustr_mm.analysis': ['*.yml']},
     # Importing clustr_mm needs torch, mmengine and mmcv as well, under the
     # names and in the versions that the user has: pip is not to touch them.
     install_requires=['numpy'],
