@@ -38,11 +38,11 @@ from .provenance import take
 _TILE_SIZE = {'cpu': 2**23, 'cuda': 2**26}
 # oneDNN takes new memory for each tile, which the system hands out quickly
 # only in small pieces.
-_ONEDNN_TILE_SIZE = 2**21
+_ONEDNN_TILE_SIZE = 2**20
 # With more tokens than this oneDNN is slow.
 _ONEDNN_TOKENS = 2**13
 # A tile of few rows would spend its time in reading the columns.
-_TILE_ROWS = 512
+_TILE_ROWS = 384
 # Distances in a chunk of a row, see `_smallest`.
 _CHUNK_SIZE = 64
 
@@ -205,8 +205,8 @@ def nearest_center(x: Tensor, centers: Tensor) -> Tensor:
         chosen.square().sum(-1).masked_fill(centers == num_tokens, torch.inf)
     )
     labels = torch.empty(x.shape[1::-1], dtype=torch.long, device=x.device)
-    for rows, square in _distance_tiles(x, chosen, norms):
-        labels[rows] = square.argmin(-1)
+    for part, square in _distance_tiles(x, chosen, norms):
+        labels[part] = square.argmin(-1)
     is_center, number = _number_centers(centers, num_tokens)
     return torch.where(is_center, number, labels.T)
 
@@ -255,33 +255,49 @@ def _centered(x: Tensor) -> Tensor:
 
 def _distance_tiles(
     rows: Tensor, x: Tensor, norms: Tensor
-) -> Iterator[tuple[slice, Tensor]]:
+) -> Iterator[tuple[tuple[slice, slice], Tensor]]:
     """Yield the squared distances of all rows to all x, a tile at a time.
 
     A row's own squared norm, which changes no order within the row, is left
-    for the caller to add. The last tile starts early enough to be as high as
-    the others, so that some rows come twice.
+    for the caller to add.
 
     Yields:
-        tuple[slice, Tensor]: Which rows, and their distances [T, B, N].
+        tuple: Which rows of which images, and their distances [T, B, N].
     """
     batch, num_rows, _ = rows.shape
     num_tokens = x.shape[1]
     by_onednn = num_tokens <= _ONEDNN_TOKENS and onednn.is_faster(x)
     size = _TILE_SIZE.get(x.device.type, _TILE_SIZE['cuda'])
     size = _ONEDNN_TILE_SIZE if by_onednn else size
-    height = max(size // num_tokens, _TILE_ROWS) // batch
-    height = math.ceil(num_rows / math.ceil(num_rows / max(height, 1)))
     rows = -2 * rows
-    if not by_onednn:
-        buffer = x.new_empty(batch, height, num_tokens)
-    for stop in range(height, num_rows + height, height):
-        part = slice(min(stop, num_rows) - height, min(stop, num_rows))
+    buffer = None if by_onednn else x.new_empty(0)
+    for part in _tiles(num_rows, batch, num_tokens, size):
+        some, images = part
+        tile = rows[images, some], x[images], norms[images]
         if by_onednn:
-            yield part, onednn.batched_linear(rows[:, part], x, norms)
+            yield part, onednn.batched_linear(*tile)
         else:
-            torch.baddbmm(norms[:, None], rows[:, part], x.mT, out=buffer)
+            buffer.resize_(len(tile[0]), tile[0].shape[1], num_tokens)
+            torch.baddbmm(tile[2][:, None], tile[0], tile[1].mT, out=buffer)
             yield part, buffer.transpose(0, 1)
+
+
+def _tiles(
+    num_rows: int, batch: int, num_tokens: int, size: int
+) -> Iterator[tuple[slice, slice]]:
+    """Cut rows, or else the batch, into parts of at most about this size.
+
+    As all columns of an image are read for each of its tiles, a tile has
+    many rows of one image rather than a few rows of many. The last rows
+    start early enough to be as many as the others, so that some come twice.
+    """
+    height = max(size // num_tokens, _TILE_ROWS)
+    height = math.ceil(num_rows / math.ceil(num_rows / height))
+    depth = max(size // (num_tokens * height), 1)
+    for image in range(0, batch, depth):
+        for stop in range(height, num_rows + height, height):
+            stop = min(stop, num_rows)
+            yield slice(stop - height, stop), slice(image, image + depth)
 
 
 def _nearest_neighbours(
@@ -301,8 +317,8 @@ def _nearest_neighbours(
     column_norms = F.pad(norms, (0, short), value=torch.inf)
     knn = x.new_empty(num_tokens, batch, k)
     neighbours = torch.empty_like(knn, dtype=torch.long)
-    for rows, square in _distance_tiles(x, columns, column_norms):
-        knn[rows], neighbours[rows] = _smallest(square, k)
+    for part, square in _distance_tiles(x, columns, column_norms):
+        knn[part], neighbours[part] = _smallest(square, k)
     knn = (knn.transpose(0, 1) + norms[..., None]).clamp_min(0)
     return knn, neighbours.transpose(0, 1).clamp_max(num_tokens - 1)
 
@@ -357,7 +373,7 @@ def _search_again(
     least = x.new_empty(rows.T.shape)
     least_at = torch.empty_like(least, dtype=torch.long)
     for part, tile in _distance_tiles(take(x, rows), x, norms):
-        tile.masked_fill_(rank >= row_rank[part], torch.inf)
+        tile.masked_fill_(rank[part[1]] >= row_rank[part], torch.inf)
         least[part], least_at[part] = tile.min(-1)
     needed = needed.bool()
     found = least.T + norms.gather(1, rows)
