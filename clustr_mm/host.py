@@ -125,8 +125,9 @@ def _use_gloo(cfg: Config):
     wrapper.device_ids = None
     # SyncBN knows only CUDA.
     _replace_type(cfg.model, 'SyncBN', 'BN')
-    hooks = cfg.setdefault('custom_hooks', [])
-    hooks.append(ConfigDict(type='AverageBuffersHook'))
+    # A config stores copies of lists, which must be complete by then.
+    hooks = cfg.get('custom_hooks') or []
+    cfg.custom_hooks = [*hooks, dict(type='AverageBuffersHook')]
 
 
 def _replace_type(node, old: str, new: str):

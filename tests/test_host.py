@@ -47,6 +47,14 @@ def test_cpu_host(cfg, monkeypatch):
     assert cfg.model_wrapper_cfg.find_unused_parameters
 
 
+def test_buffers_are_averaged_where_no_hook_was(cfg, monkeypatch):
+    monkeypatch.setattr(host, 'get_device', lambda: 'cpu')
+    monkeypatch.setattr(torch.distributed, 'is_initialized', lambda: True)
+    del cfg.custom_hooks
+    host.adapt(cfg)
+    assert [h.type for h in cfg.custom_hooks] == ['AverageBuffersHook']
+
+
 def test_mixed_precision_on_a_cpu():
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -123,7 +123,7 @@ def test_amp_on_a_cpu_is_bfloat16(options, tmp_path):
 
 
 def test_two_processes_train_and_evaluate(trained, options):
-    """What two processes gather is what one measures."""
+    """What two processes measure while training is what one measures."""
     cwd, log = trained
     distributed = cwd / 'distributed'
     distributed.mkdir()
@@ -146,11 +146,11 @@ def test_two_processes_train_and_evaluate(trained, options):
         cwd=distributed,
         **same,
     )
-    first, second = (
+    first, second, third = (
         re.findall(r'aAcc: [\d.]+  mIoU: [\d.]+  mAcc: [\d.]+', text)[-1]
-        for text in (one, two)
+        for text in (train_log, one, two)
     )
-    assert first == second
+    assert first == second == third
 
 
 @pytest.mark.parametrize(
