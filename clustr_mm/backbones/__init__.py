@@ -4,6 +4,7 @@ from .evit import EViT
 from .hvt import HVT
 from .lvvit import DynamicLVViT, LVViT
 from .token_pooling import TokenPoolingDeiT
+from .tome import ToMe
 from .vit import ThinViT
 
 __all__ = [
@@ -14,5 +15,6 @@ __all__ = [
     'HVT',
     'LVViT',
     'ThinViT',
+    'ToMe',
     'TokenPoolingDeiT',
 ]

@@ -1,0 +1,3 @@
+_base_ = 'tome_s_r13_imagenet.py'
+
+model = dict(backbone=dict(merge=8))
