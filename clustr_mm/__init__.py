@@ -10,6 +10,12 @@ from .version import __version__
 for _name in ('torch', 'mmengine', 'mmcv'):
     require(_name)
 
-from . import backbones, host, necks, training  # noqa: E402
+from . import (  # noqa: E402
+    backbones,
+    host,
+    necks,
+    training,
+    visualization,
+)
 
 __all__ = ['__version__', 'backbones', 'host', 'necks', 'training']

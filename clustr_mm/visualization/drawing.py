@@ -1,0 +1,201 @@
+"""Tokens painted over a photo. Pictures are RGB, [H, W, 3] in uint8."""
+
+import cv2
+import mmcv
+import numpy as np
+import torch
+import torch.nn.functional as F
+from mmengine.visualization import Visualizer
+from torch import Tensor
+
+from .follow import Pooled, Selected, Stage
+
+MARK = (255, 40, 40)
+
+
+class Canvas:
+    """A photo, and where on it the tokens of the image lie.
+
+    Args:
+        photo (np.ndarray): The photo, of any resolution.
+        seen (tuple[int, int]): Height and width of the image that the
+            backbone saw, without padding.
+        side (int): Longer side of the pictures.
+        point (tuple[float, float]): The place, from (0, 0) at the left and
+            top to (1, 1), whose cluster is highlighted.
+    """
+
+    def __init__(
+        self,
+        photo: np.ndarray,
+        seen: tuple[int, int],
+        side: int,
+        point: tuple[float, float] = (0.5, 0.5),
+    ):
+        self.seen = seen
+        self.size = tuple(max(round(n * side / max(seen)), 1) for n in seen)
+        self.photo = mmcv.imresize(
+            photo, self.size[::-1], interpolation='area'
+        )
+        height, width = self.size
+        self.point = (
+            min(int(point[0] * width), width - 1),
+            min(int(point[1] * height), height - 1),
+        )
+
+    @property
+    def grey(self) -> np.ndarray:
+        """Brightness, [H, W, 1] in float32."""
+        return mmcv.rgb2gray(self.photo, keepdim=True).astype(np.float32)
+
+    def enlarge(self, values: Tensor, stride: int) -> np.ndarray:
+        """The value of the token in which the middle of each pixel lies."""
+        rows, columns = (
+            ((np.arange(n) + 0.5) * seen / n / stride).astype(int)
+            for n, seen in zip(self.size, self.seen)
+        )
+        return values.cpu().numpy()[rows[:, None], columns]
+
+    def interpolate(self, fmap: Tensor, stride: int) -> Tensor:
+        """A map [C, h, w], bilinear between the middles of its tokens."""
+        # What was padded is cut off again.
+        padded = [
+            round(cells * stride * n / seen)
+            for cells, n, seen in zip(fmap.shape[1:], self.size, self.seen)
+        ]
+        fmap = F.interpolate(fmap[None], padded, mode='bilinear')[0]
+        return fmap[:, : self.size[0], : self.size[1]]
+
+
+def palette(number: int) -> np.ndarray:
+    """Colours [number, 3] that differ, the more the closer their numbers."""
+    index = np.arange(number)
+    # Multiples of the golden ratio never come close to each other soon.
+    hue = index * 0.6180339887498949 % 1.0
+    saturation = 0.45 + 0.5 * (index * 0.7548776662466927 % 1.0)
+    value = 0.65 + 0.35 * (index * 0.5698402909980532 % 1.0)
+    hsv = np.stack([360 * hue, saturation, value], -1).astype(np.float32)
+    rgb = mmcv.hsv2bgr(hsv[None])[0, :, ::-1]
+    return np.round(255 * rgb).astype(np.uint8)
+
+
+def draw(stage: Stage, canvas: Canvas) -> list[np.ndarray]:
+    """The pictures of a stage, from top to bottom."""
+    if isinstance(stage, Selected):
+        return [draw_selection(stage, canvas)]
+    if isinstance(stage, Pooled):
+        fmap = stage.fmap.float().cpu()
+        return [
+            draw_components(fmap, stage.stride, canvas),
+            draw_strength(fmap, stage.stride, canvas),
+        ]
+    labels = canvas.enlarge(stage.labels, stage.stride)
+    return [
+        draw_clusters(labels, stage.num_clusters, canvas),
+        draw_means(labels, stage.num_clusters, canvas),
+        draw_highlight(labels, stage.num_clusters, canvas),
+    ]
+
+
+def draw_clusters(
+    labels: np.ndarray, number: int, canvas: Canvas, strength: float = 0.75
+) -> np.ndarray:
+    """Each cluster of ``labels`` [H, W] in a colour of its own."""
+    colours = palette(number)[np.minimum(labels, number - 1)]
+    picture = _blend(canvas.grey, colours, strength)
+    return _fade(picture, labels >= number, canvas)
+
+
+def draw_means(labels: np.ndarray, number: int, canvas: Canvas) -> np.ndarray:
+    """Each cluster in the mean colour of its pixels."""
+    flat = labels.ravel()
+    counts = np.bincount(flat)[:, None]
+    sums = [
+        np.bincount(flat, c.ravel()) for c in np.moveaxis(canvas.photo, 2, 0)
+    ]
+    means = np.stack(sums, -1) / np.maximum(counts, 1)
+    picture = np.round(means).astype(np.uint8)[labels]
+    return _fade(picture, labels >= number, canvas)
+
+
+def draw_highlight(
+    labels: np.ndarray, number: int, canvas: Canvas
+) -> np.ndarray:
+    """The cluster at the canvas's point, in front of the others in grey."""
+    x, y = canvas.point
+    chosen = (labels == labels[y, x]) & (labels < number)
+    picture = np.where(chosen[..., None], canvas.photo, _grey(canvas, 0.45))
+    edge = cv2.morphologyEx(
+        chosen.astype(np.uint8), cv2.MORPH_GRADIENT, np.ones((3, 3), np.uint8)
+    )
+    picture[edge > 0] = MARK
+    return cv2.drawMarker(
+        np.ascontiguousarray(picture), (x, y), MARK, cv2.MARKER_CROSS, 15, 2
+    )
+
+
+def draw_selection(stage: Selected, canvas: Canvas) -> np.ndarray:
+    """What stays in colour, what left in grey, the later the lighter.
+
+    What was fused is tinted, in one colour for each fused token.
+    """
+    fused = canvas.enlarge(stage.fused, stage.stride)
+    left = canvas.enlarge(stage.left, stage.stride)
+    tints = _TINTS[fused % len(_TINTS)]
+    tinted = _blend(canvas.grey * 0.6, tints, 0.5)
+    picture = np.where(fused[..., None] > 0, tinted, canvas.photo)
+    return _fade(picture, left > 0, canvas)
+
+
+def draw_components(fmap: Tensor, stride: int, canvas: Canvas) -> np.ndarray:
+    """The three principal components as red, green and blue."""
+    x = fmap.flatten(1).T  # [N, C]
+    x = x - x.mean(0)
+    # In ascending order of their variance.
+    axes = torch.linalg.eigh(x.T @ x)[1].flip(1)[:, :3]
+    # An axis has no direction: make its largest entry positive.
+    largest = axes.gather(0, axes.abs().argmax(0, keepdim=True))
+    x = x @ (axes * largest.sign())
+    low, high = x.quantile(0.02, 0), x.quantile(0.98, 0)
+    x = ((x - low) / (high - low).clamp_min(1e-6)).clamp(0, 1)
+    rgb = canvas.interpolate(x.T.unflatten(1, fmap.shape[1:]), stride)
+    return (255 * rgb).round().byte().permute(1, 2, 0).numpy()
+
+
+def draw_strength(fmap: Tensor, stride: int, canvas: Canvas) -> np.ndarray:
+    """The mean over the channels, as MMEngine draws feature maps."""
+    fmap = canvas.interpolate(fmap, stride)
+    return Visualizer.draw_featmap(fmap, canvas.photo, 'squeeze_mean')
+
+
+_TINTS = np.array(
+    [
+        (240, 140, 40),
+        (60, 160, 250),
+        (200, 80, 220),
+        (80, 200, 90),
+        (230, 70, 90),
+        (240, 210, 60),
+    ],
+    np.uint8,
+)
+
+
+def _blend(
+    below: np.ndarray, above: np.ndarray, strength: float
+) -> np.ndarray:
+    mixed = (1 - strength) * below + strength * above
+    return np.round(mixed).astype(np.uint8)
+
+
+def _grey(canvas: Canvas, brightness: float) -> np.ndarray:
+    grey = np.round(canvas.grey * brightness).astype(np.uint8)
+    return np.repeat(grey, 3, -1)
+
+
+def _fade(
+    picture: np.ndarray, where: np.ndarray, canvas: Canvas
+) -> np.ndarray:
+    """Grey in place of what left."""
+    faded = 200 + _grey(canvas, 0.15)
+    return np.where(where[..., None], faded, picture)
