@@ -50,7 +50,7 @@ def test_cpu_host(cfg, monkeypatch):
 def test_buffers_are_averaged_where_no_hook_was(cfg, monkeypatch):
     monkeypatch.setattr(host, 'get_device', lambda: 'cpu')
     monkeypatch.setattr(torch.distributed, 'is_initialized', lambda: True)
-    del cfg.custom_hooks
+    cfg.pop('custom_hooks')
     host.adapt(cfg)
     assert [h.type for h in cfg.custom_hooks] == ['AverageBuffersHook']
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from clustr_mm.registry import MODELS
 from clustr_mm.tokens.provenance import Trail
+from .global_batch import global_count
 from .teacher import Teacher
 
 
@@ -101,7 +102,7 @@ class TokenDistiller(BaseModel):
             cosine = _cosine(ours, target[:, 1:])
             cosines['cosine_patch'] = cosine.where(
                 stays, 0
-            ).sum() / stays.sum().clamp_min(1)
+            ).sum() / global_count(stays)
         return cosines
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from clustr_mm.backbones.lvvit import TokenLabelHead
 from clustr_mm.registry import MODELS
+from .global_batch import global_count, global_mean
 from .teacher import Teacher
 
 # The trunk of each, with all its tokens.
@@ -27,22 +28,26 @@ def ratio_loss(
             or leave (0), [B, N].
         shares (Sequence[float]): Target of each stage.
         per_image (bool): Whether every image has to meet the target, or the
-            batch as a whole.
+            batch of all processes as a whole.
     """
-    over = -1 if per_image else None
-    losses = [
-        (stays.float().mean(over) - share).square().mean()
-        for stays, share in zip(decisions, shares, strict=True)
-    ]
-    return torch.stack(losses).mean()
+    kept = torch.stack([stays.float().mean(-1) for stays in decisions])
+    if not per_image:
+        kept = global_mean(kept.mean(-1, keepdim=True))
+    if len(shares) != len(kept):
+        raise ValueError(f'{len(kept)} stages, but {len(shares)} shares')
+    return (kept - kept.new_tensor(shares)[:, None]).square().mean()
 
 
 def kl_loss(logits: Tensor, teacher_logits: Tensor) -> Tensor:
     """Mean divergence from the teacher's distribution; logits [M, K]."""
+    return _divergence(logits.float(), teacher_logits.float()) / len(logits)
+
+
+def _divergence(logits: Tensor, teacher_logits: Tensor) -> Tensor:
     return F.kl_div(
-        logits.float().log_softmax(-1),
-        teacher_logits.float().log_softmax(-1),
-        reduction='batchmean',
+        logits.log_softmax(-1),
+        teacher_logits.log_softmax(-1),
+        reduction='sum',
         log_target=True,
     )
 
@@ -59,12 +64,13 @@ def token_loss(
         kind (str): ``'mse'``, or ``'kl'`` of the softmax over channels.
     """
     stays = stays.bool()
-    if not stays.any():
-        return tokens.sum() * 0.0
-    tokens, teacher_tokens = tokens[stays], teacher_tokens[stays]
+    tokens, teacher_tokens = tokens[stays].float(), teacher_tokens[stays]
+    teacher_tokens = teacher_tokens.float()
     if kind == 'kl':
-        return kl_loss(tokens, teacher_tokens)
-    return F.mse_loss(tokens.float(), teacher_tokens.float())
+        total = _divergence(tokens, teacher_tokens)
+    else:
+        total = (tokens - teacher_tokens).square().mean(-1).sum()
+    return total / global_count(stays)
 
 
 @MODELS.register_module()
