@@ -5,14 +5,18 @@ tells whose a config is.
 """
 
 import argparse
+import errno
 import os
 from pathlib import Path
 
 from mmengine.config import Config, ConfigDict, DictAction
+from mmengine.logging import print_log
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
+from torch import nn
 
-from . import data_location, host
+from . import data_location, host, safe_loading, whole_checkpoints
+from .checkpoint_fit import CheckFit
 from .dependencies import PACKAGES, require
 from .errors import UserError
 
@@ -35,6 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser):
         'a.b="[(x,y),(z,w)]" without white space',
     )
     parser.add_argument(
+        '--trust-checkpoint',
+        action='store_true',
+        help='open checkpoints even if that runs what is in them',
+    )
+    parser.add_argument(
         '--launcher',
         choices=['none', 'pytorch', 'slurm', 'mpi'],
         default='none',
@@ -50,6 +59,8 @@ def load_config(args: argparse.Namespace) -> Config:
     """Read the config file and apply the arguments of `add_arguments`."""
     if args.local_rank is not None:
         os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
+    safe_loading.install(trusted=args.trust_checkpoint)
+    whole_checkpoints.install()
     if not Path(args.config).is_file():
         raise UserError(f'there is no config file {args.config}')
     cfg = Config.fromfile(args.config)
@@ -73,8 +84,25 @@ def build_runner(cfg: Config) -> Runner:
     if cfg.get('default_scope') == 'mmpretrain':
         _complete_loaders(cfg)
     if 'runner_type' in cfg:
-        return RUNNERS.build(cfg)
-    return Runner.from_cfg(cfg)
+        runner = RUNNERS.build(cfg)
+    else:
+        runner = Runner.from_cfg(cfg)
+    runner.register_hook(CheckFit())
+    return runner
+
+
+def train(cfg: Config) -> nn.Module:
+    """Train as the config says; return the model."""
+    try:
+        return build_runner(cfg).train()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise UserError(
+            f'{error.strerror}: cannot write to {cfg.work_dir}. The '
+            'checkpoints that were there are whole. Make room and go on from '
+            'the newest by --resume.'
+        ) from error
 
 
 def _complete_loaders(cfg: Config):
@@ -112,12 +140,25 @@ def enable_auto_scale_lr(cfg: Config):
 
 
 def resume(cfg: Config, checkpoint: str):
-    """Go on from a checkpoint, or with 'auto' from the work dir's newest."""
-    cfg.resume = True
+    """Go on from a checkpoint, or with 'auto' from the work dir's newest.
+
+    Where there is none yet, the run begins as the config says.
+    """
     if checkpoint == 'auto':
-        cfg.load_from = None
-    else:
-        load_from(cfg, checkpoint)
+        folder = _checkpoint_folder(cfg)
+        checkpoint = whole_checkpoints.newest_whole(folder)
+        if checkpoint is None:
+            print_log(f'No checkpoint in {folder}: the run begins anew.')
+            return
+    load_from(cfg, checkpoint)
+    cfg.resume = True
+
+
+def _checkpoint_folder(cfg: Config) -> Path:
+    hook = cfg.get('default_hooks', {}).get('checkpoint') or {}
+    if hook.get('out_dir') is None:
+        return Path(cfg.work_dir)
+    return Path(hook.out_dir, Path(cfg.work_dir).name)
 
 
 def load_from(cfg: Config, checkpoint: str):

@@ -42,7 +42,7 @@ def main():
         launch.enable_auto_scale_lr(cfg)
     if args.resume:
         launch.resume(cfg, args.resume)
-    launch.build_runner(cfg).train()
+    launch.train(cfg)
 
 
 if __name__ == '__main__':

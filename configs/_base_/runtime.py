@@ -12,6 +12,7 @@ default_hooks = dict(
     param_scheduler=dict(type='ParamSchedulerHook'),
     checkpoint=dict(type='CheckpointHook', max_keep_ckpts=3),
     sampler_seed=dict(type='DistSamplerSeedHook'),
+    bad_loss=dict(type='StopOnBadLoss'),
 )
 vis_backends = [dict(type='LocalVisBackend')]
 log_level = 'INFO'
