@@ -39,8 +39,8 @@ class MergedTokens(Reducer):
             return x
         labels = match(answer, num_merged)
         num_left = num_tokens - num_merged
-        # Sizes are numbers of patches: exact in float32 alone.
-        merged = cluster_mean(x.float(), labels, num_left, trail.sizes(x))
+        # In float32 at least, like the sizes.
+        merged = cluster_mean(x, labels, num_left, trail.sizes(x))
         trail.merge(labels, num_left)
         return merged.to(x.dtype)
 
