@@ -128,6 +128,20 @@ def _use_gloo(cfg: Config):
     # A config stores copies of lists, which must be complete by then.
     hooks = cfg.get('custom_hooks') or []
     cfg.custom_hooks = [*hooks, dict(type='AverageBuffersHook')]
+    # Metrics gather by messages, which gloo sends between CPUs as well: the
+    # alternative, files in the working folder, needs one that hosts share.
+    for key in ('val_evaluator', 'test_evaluator'):
+        for metric in _metrics(cfg.get(key)):
+            metric.collect_device = 'gpu'
+
+
+def _metrics(evaluator) -> list:
+    """The metrics of one, of a list, or of an evaluator's config."""
+    if evaluator is None:
+        return []
+    if isinstance(evaluator, (list, tuple)):
+        return list(evaluator)
+    return _metrics(evaluator.get('metrics', [evaluator]))
 
 
 def _replace_type(node, old: str, new: str):

@@ -163,7 +163,7 @@ def test_two_hosts(hosts, options, tmp_path):
     first = started[0][1].read_text()
     assert codes == [0, 0], first[-3000:]
     # Each host trains on half of the 32 pictures, two at a time.
-    assert 'Epoch(train)  [1][8/8]' in first
+    assert 'Epoch(train) [1][8/8]' in first
     assert re.search(r'accuracy/top1: [\d.]+', first)
     assert (tmp_path / names[0] / 'work/epoch_1.pth').is_file()
     assert not (tmp_path / names[1] / 'work/epoch_1.pth').exists()

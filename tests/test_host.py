@@ -20,6 +20,8 @@ def cfg():
             optim_wrapper=dict(type='AmpOptimWrapper', loss_scale='dynamic'),
             custom_hooks=[dict(type='EMAHook')],
             find_unused_parameters=True,
+            val_evaluator=dict(type='Accuracy'),
+            test_evaluator=[dict(type='Accuracy')],
         )
     )
 
@@ -43,6 +45,8 @@ def test_cpu_host(cfg, monkeypatch):
         'EMAHook',
         'AverageBuffersHook',
     ]
+    for metric in (cfg.val_evaluator, cfg.test_evaluator[0]):
+        assert metric == dict(type='Accuracy', collect_device='gpu')
     assert cfg.model_wrapper_cfg.device_ids is None
     assert cfg.model_wrapper_cfg.find_unused_parameters
 
