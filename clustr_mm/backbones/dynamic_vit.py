@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from clustr_mm.layers.linear import Linear
 from clustr_mm.layers.reducer import Reducer
 from clustr_mm.registry import MODELS
+from clustr_mm.tokens.exporting import ranking
 from clustr_mm.tokens.provenance import Trail, take
 from .vit import ThinViT
 
@@ -83,7 +84,7 @@ class PredictedTokens(Reducer):
             num_kept = max(num_kept, 1)
         if num_kept >= x.shape[1]:
             return x
-        order = self.predictor(x)[..., 0].topk(x.shape[1]).indices
+        order = ranking(self.predictor(x)[..., 0])
         trail.keep(order, num_kept, x)
         return take(x, order[:, :num_kept])
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from clustr_mm.layers.reducer import Reducer
 from clustr_mm.registry import MODELS
+from clustr_mm.tokens.exporting import ranking
 from clustr_mm.tokens.provenance import Trail, take
 from .vit import ThinViT
 
@@ -37,7 +38,7 @@ class AttentiveTokens(Reducer):
         num_kept = math.ceil(self.keep * x.shape[1])
         if num_kept == x.shape[1]:
             return x
-        order = answer.topk(x.shape[1]).indices
+        order = ranking(answer)
         kept = order[:, :num_kept]
         if not self.fuse:
             trail.keep(order, num_kept, x)

@@ -15,6 +15,7 @@ from torch import Tensor
 from clustr_mm.layers.pooling import TokenPool
 from clustr_mm.layers.reducer import Reducer
 from clustr_mm.registry import MODELS
+from clustr_mm.tokens.exporting import ranking
 from clustr_mm.tokens.kmeans import kmeans, kmedoids
 from clustr_mm.tokens.provenance import Trail, take
 from .vit import ThinViT
@@ -94,7 +95,7 @@ class PooledTokens(Reducer):
         num_kept = round(self.keep * trail.num_patches)
         if num_kept >= x.shape[1]:
             return x
-        order = self._score(x, answer).topk(x.shape[1]).indices
+        order = ranking(self._score(x, answer))
         first = order[:, :num_kept]
         if self.clustering is None or not num_kept:
             trail.keep(order, num_kept, x)

@@ -31,11 +31,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import onednn
+from .exporting import is_exporting, ranking
 from .provenance import take
 
 # Distances in a tile: few enough to be small beside a model's activations,
 # many enough to keep a processor busy.
 _TILE_SIZE = {'cpu': 2**23, 'cuda': 2**26}
+# The same for an image in an exported graph, to which each tile adds nodes.
+_EXPORTED_TILE_SIZE = 2**24
 # oneDNN takes new memory for each tile, which the system hands out quickly
 # only in small pieces.
 _ONEDNN_TILE_SIZE = 2**20
@@ -141,17 +144,16 @@ def find_peaks(x: Tensor, k: int, absent: Tensor | None = None) -> Peaks:
     log_density = -knn.masked_fill(missing, 0).sum(-1) / (k - missing.sum(-1))
     if absent is not None:
         log_density = log_density.masked_fill(absent, -torch.inf)
-    order = log_density.argsort(dim=1, descending=True, stable=True)
+    order = ranking(log_density)
     rank = torch.empty_like(order).scatter_(
         1, order, torch.arange(x.shape[1], device=x.device).expand_as(order)
     )
 
-    neighbour_rank = rank.gather(1, neighbours.flatten(1)).view_as(neighbours)
-    square, nearest = knn.masked_fill(
-        neighbour_rank >= rank[..., None], torch.inf
-    ).min(-1)
-    parent = neighbours.gather(-1, nearest[..., None])[..., 0]
-    square, parent = _search_again(x, norms, rank, square, parent)
+    if is_exporting():
+        square, parent = _nearest_denser(x, norms, rank)
+    else:
+        square, parent = _nearest_denser_neighbour(knn, neighbours, rank)
+        square, parent = _search_again(x, norms, rank, square, parent)
 
     # The densest token has no denser one: eq. 2's second case.
     root = order[:, :1]
@@ -168,9 +170,12 @@ def find_peaks_in_windows(
     batch, (num_windows, size) = x.shape[0], tokens.shape
     peaks = find_peaks(x[:, tokens].flatten(0, 1), k, absent.repeat(batch, 1))
 
-    # Token -> its place among the windows' tokens.
-    place = torch.empty_like(x[0, :, 0], dtype=torch.long)
-    place[tokens[~absent]] = (~absent).flatten().nonzero()[:, 0]
+    # Token -> its place among the windows' tokens. One more, for those that
+    # repeat another, is cut off.
+    places = torch.arange(tokens.numel(), device=x.device)
+    place = places.new_zeros(x.shape[1] + 1).scatter_(
+        0, tokens.masked_fill(absent, x.shape[1]).flatten(), places
+    )[:-1]
 
     def to_map(values):
         return values.view(batch, -1)[:, place]
@@ -270,6 +275,14 @@ def _distance_tiles(
     size = _TILE_SIZE.get(x.device.type, _TILE_SIZE['cuda'])
     size = _ONEDNN_TILE_SIZE if by_onednn else size
     rows = -2 * rows
+    if is_exporting():
+        # The batch has no size yet that it could be cut by.
+        height = max(1, _EXPORTED_TILE_SIZE // num_tokens)
+        for start in range(0, num_rows, height):
+            some = slice(start, start + height)
+            tile = torch.baddbmm(norms[:, None], rows[:, some], x.mT)
+            yield (some, slice(None)), tile.transpose(0, 1)
+        return
     buffer = None if by_onednn else x.new_empty(0)
     for part in _tiles(num_rows, batch, num_tokens, size):
         some, images = part
@@ -359,6 +372,32 @@ def _extract(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return torch.cat(smallest, -1), torch.cat(places, -1)
 
 
+def _nearest_denser(
+    x: Tensor, norms: Tensor, rank: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Find all parents and their squared distances by eq. 2 as it stands.
+
+    Twice the work, but no size depends on the data.
+    """
+    found = [
+        tile.masked_fill(rank >= rank.T[part[0], :, None], torch.inf).min(-1)
+        for part, tile in _distance_tiles(x, x, norms)
+    ]
+    square, parent = (torch.cat(values).T for values in zip(*found))
+    return square + norms, parent
+
+
+def _nearest_denser_neighbour(
+    knn: Tensor, neighbours: Tensor, rank: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The parent if it is a neighbour, else something infinitely far."""
+    neighbour_rank = rank.gather(1, neighbours.flatten(1)).view_as(neighbours)
+    square, nearest = knn.masked_fill(
+        neighbour_rank >= rank[..., None], torch.inf
+    ).min(-1)
+    return square, neighbours.gather(-1, nearest[..., None])[..., 0]
+
+
 def _search_again(
     x: Tensor, norms: Tensor, rank: Tensor, square: Tensor, parent: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -397,7 +436,7 @@ def _order_of_choice(peaks: Peaks) -> Tensor:
     """Tokens in the order in which they become centres: roots first."""
     own = torch.arange(peaks.parent.shape[1], device=peaks.parent.device)
     log_gamma = peaks.log_gamma.masked_fill(peaks.parent == own, torch.inf)
-    return log_gamma.argsort(dim=1, descending=True, stable=True)
+    return ranking(log_gamma)
 
 
 def _choose_centers(
@@ -421,7 +460,10 @@ def _choose_centers(
 def _number_centers(centers: Tensor, num_tokens: int) -> tuple[Tensor, Tensor]:
     """Which tokens are centres, and the number of the last one up to each."""
     is_center = torch.zeros(
-        len(centers), num_tokens + 1, dtype=torch.bool, device=centers.device
+        centers.shape[0],
+        num_tokens + 1,
+        dtype=torch.bool,
+        device=centers.device,
     )
     is_center = is_center.scatter_(1, centers, True)[:, :num_tokens]
     # With NaN among the distances the first token may lead to no centre.

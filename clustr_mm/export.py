@@ -1,0 +1,303 @@
+"""Models as ONNX files that say what torch says.
+
+A file is written only after ONNX Runtime has run it on random images and has
+answered like torch.
+"""
+
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Event, Thread
+from typing import NamedTuple
+
+import torch
+from mmengine.config import Config
+from mmengine.runner import CheckpointLoader
+from torch import Tensor, nn
+
+from .analysis.models import build_model
+from .errors import UserError
+
+PACKAGES = ('onnx', 'onnxscript', 'onnxruntime')
+# Largest difference of an output, as a share of the largest output where
+# that is more than 1.
+TOLERANCE = 1e-3
+NUM_IMAGES = 16  # that the answers are compared on
+HEARTBEAT = 15  # seconds between signs of life
+
+
+class Agreement(NamedTuple):
+    """How an exported model compares with torch on some images."""
+
+    num_images: int
+    difference: float  # the largest, see `TOLERANCE`
+    same_class: int  # images with the same top-1; all if there are no classes
+
+
+class Classifier(nn.Module):
+    """Logits [B, K] of normalised images [B, 3, H, W]."""
+
+    output_names = ('logits',)
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> tuple[Tensor]:
+        return (self.model(images, mode='tensor'),)
+
+
+class Features(nn.Module):
+    """What a backbone hands out for normalised images [B, 3, H, W]."""
+
+    def __init__(self, backbone: nn.Module):
+        super().__init__()
+        self.backbone = backbone
+        self.output_names = [f'features_{i}' for i in backbone.out_indices]
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self.backbone(images))
+
+
+def check_packages():
+    """Raise an error that says what is missing for an export."""
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f'to export, {", ".join(PACKAGES)} are needed, but missing: '
+            f'{", ".join(missing)}. Install with: pip install '
+            f'{" ".join(missing)}'
+        )
+    if not hasattr(torch.compiler, 'is_exporting'):
+        raise UserError(
+            f'to export, torch 2.7 or newer is needed, but {torch.__version__}'
+            ' is installed'
+        )
+
+
+def load_model(
+    cfg: Config, checkpoint: str | None, features: bool = False
+) -> nn.Module:
+    """The model of a config in the form that is exported.
+
+    Args:
+        cfg (Config): Config of any toolbox.
+        checkpoint (str, optional): File or URL of the weights; None for
+            random ones.
+        features (bool): Whether the outputs are those of the backbone, or
+            else logits, which only classifiers have.
+    """
+    is_classifier = cfg.get('default_scope') == 'mmpretrain'
+    if not features and not (is_classifier and 'head' in cfg.model):
+        raise UserError(
+            'this config has no classification head; --features exports its '
+            'backbone'
+        )
+    if features and 'backbone' not in cfg.model:
+        raise UserError('this config has no backbone for --features')
+    model = build_model(cfg)
+    if checkpoint is not None:
+        load_weights(model, checkpoint, 'backbone.' if features else '')
+    return Features(model.backbone) if features else Classifier(model)
+
+
+def load_weights(model: nn.Module, checkpoint: str, prefix: str = ''):
+    """Load a checkpoint that has all weights whose names begin so."""
+    if '://' not in checkpoint and not Path(checkpoint).is_file():
+        raise UserError(
+            f"there is no checkpoint {checkpoint}; 'none' exports random "
+            'weights'
+        )
+    try:
+        file = CheckpointLoader.load_checkpoint(checkpoint, 'cpu')
+        found = model.load_state_dict(file.get('state_dict', file), False)
+    except (
+        RuntimeError,
+        EOFError,
+        OSError,
+        AttributeError,
+        TypeError,
+        pickle.UnpicklingError,
+    ) as error:
+        raise UserError(
+            f'{checkpoint} is no checkpoint of this model: {error}'
+        ) from error
+    missing = [key for key in found.missing_keys if key.startswith(prefix)]
+    if missing:
+        raise UserError(
+            f'{checkpoint} is no checkpoint of this model: it lacks '
+            f'{len(missing)} weights, the first of them {missing[0]}'
+        )
+
+
+def trace(
+    model: nn.Module, shape: tuple[int, int], dynamic_batch: bool = False
+) -> torch.export.ExportedProgram:
+    """Export a model by torch alone, for images of one shape.
+
+    Args:
+        model (nn.Module): Any of our models or backbones in eval mode.
+        shape (tuple[int, int]): Height and width.
+        dynamic_batch (bool): Whether any number of images will do, or one.
+    """
+    # Of one image, torch would conclude that there is always one.
+    images = torch.zeros(2 if dynamic_batch else 1, 3, *shape)
+    batch = {0: torch.export.Dim('batch')} if dynamic_batch else None
+    with torch.no_grad():
+        return torch.export.export(
+            model, (images,), dynamic_shapes=(batch,), strict=False
+        )
+
+
+def export_onnx(
+    model: Classifier | Features,
+    out: str | Path,
+    shape: tuple[int, int],
+    dynamic_batch: bool = False,
+    notes: dict[str, str] | None = None,
+    say: Callable[[str], None] = print,
+) -> Agreement:
+    """Write a model to an ONNX file, which appears only if it is right.
+
+    Args:
+        model (Classifier | Features): Model in eval mode.
+        out (str | Path): The file.
+        shape (tuple[int, int]): Height and width of the images.
+        dynamic_batch (bool): Whether any number of images will do, or one.
+        notes (dict[str, str], optional): What the file's metadata shall say.
+        say (Callable[[str], None]): Is told of the progress.
+    """
+    check_packages()
+    with _complete(Path(out)) as part:
+        with _step('tracing the model', say):
+            program = trace(model, shape, dynamic_batch)
+        with _step('translating it to ONNX', say):
+            program = torch.onnx.export(
+                program,
+                dynamo=True,
+                verbose=False,
+                input_names=['images'],
+                output_names=list(model.output_names),
+            )
+        program.model.metadata_props.update(notes or {})
+        program.save(part, external_data=False)
+        with _step(f'comparing it on {NUM_IMAGES} random images', say):
+            images = torch.randn(
+                NUM_IMAGES, 3, *shape, generator=torch.Generator()
+            )
+            sizes = (1, 4) if dynamic_batch else (1,)
+            found = [compare(model, part, images, size) for size in sizes]
+        worst = max(found, key=lambda agreement: agreement.difference)
+        if not all(map(agrees, found)):
+            raise UserError(_disagreement(worst, out))
+    return worst
+
+
+def compare(
+    model: Classifier | Features,
+    path: str | Path,
+    images: Tensor,
+    batch_size: int = 1,
+) -> Agreement:
+    """Run a file in ONNX Runtime and compare its answers with a model's."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    session = onnxruntime.InferenceSession(
+        path, options, providers=['CPUExecutionProvider']
+    )
+    difference, same_class = 0.0, 0
+    for some in images.split(batch_size):
+        with torch.no_grad():
+            expected = model(some)
+        found = session.run(None, {'images': some.numpy()})
+        found = list(map(torch.from_numpy, found))
+        for one, other in zip(expected, found, strict=True):
+            difference = max(difference, _difference(one, other))
+        same_class += (
+            int((expected[0].argmax(1) == found[0].argmax(1)).sum())
+            if isinstance(model, Classifier)
+            else len(some)
+        )
+    return Agreement(len(images), difference, same_class)
+
+
+def agrees(found: Agreement) -> bool:
+    """Whether an exported model is as good as the model."""
+    return (
+        found.difference <= TOLERANCE and found.same_class == found.num_images
+    )
+
+
+def describe_input(cfg: Config) -> dict[str, str]:
+    """How the images of a config's model are normalised."""
+    normalise = cfg.model.get('data_preprocessor') or {}
+    normalise = {**cfg.get('data_preprocessor', {}), **normalise}
+    is_rgb = normalise.get('to_rgb') or normalise.get('bgr_to_rgb')
+    return {
+        'channels': 'RGB' if is_rgb else 'BGR',
+        'mean': str(list(normalise.get('mean') or [0.0])),
+        'std': str(list(normalise.get('std') or [1.0])),
+    }
+
+
+def _difference(expected: Tensor, found: Tensor) -> float:
+    if expected.shape != found.shape:
+        raise UserError(
+            f'ONNX Runtime answers {list(found.shape)}, but torch '
+            f'{list(expected.shape)}'
+        )
+    largest = expected.abs().max().clamp_min(1)
+    difference = ((expected - found).abs().max() / largest).item()
+    # Not a number compares with nothing.
+    return difference if difference == difference else float('inf')
+
+
+def _disagreement(found: Agreement, out: str | Path) -> str:
+    return (
+        f'the exported model differs from torch by up to '
+        f'{found.difference:.2g} (at most {TOLERANCE:g} is allowed) and '
+        f'agrees on the class of {found.same_class} of {found.num_images} '
+        f'random images. {out} was not written.'
+    )
+
+
+@contextmanager
+def _complete(out: Path) -> Iterator[Path]:
+    """A file that takes the place of ``out`` once all has gone well."""
+    part = out.with_name(f'.{out.name}.{os.getpid()}')
+    if out.is_dir():
+        raise UserError(f'{out} is a folder; give the name of a file')
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        part.touch()
+        yield part
+        os.replace(part, out)
+    except OSError as error:
+        raise UserError(f'cannot write {out}: {error}') from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _step(title: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Tell what is being done, again and again while it lasts."""
+    began, done = time.time(), Event()
+
+    def beat():
+        while not done.wait(HEARTBEAT):
+            say(f'  {time.time() - began:.0f} s')
+
+    say(title)
+    thread = Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

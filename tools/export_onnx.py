@@ -1,0 +1,99 @@
+"""Write a config's model to an ONNX file, and compare it with torch.
+
+python tools/export_onnx.py configs/evit/evit_s_k07_imagenet.py \\
+    evit_s_k07.pth evit_s_k07.onnx --dynamic-batch
+"""
+
+import argparse
+from functools import partial
+
+import _checkout  # noqa: F401
+from mmengine.config import DictAction
+
+from clustr_mm.analysis.models import read_config, usual_size
+from clustr_mm.errors import reported
+from clustr_mm.export import (
+    check_packages,
+    describe_input,
+    export_onnx,
+    load_model,
+)
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument('config', help='of any of the toolboxes')
+    parser.add_argument(
+        'checkpoint',
+        help="file or URL of the weights; 'none' exports random ones",
+    )
+    parser.add_argument('out', help='file to write')
+    parser.add_argument(
+        '--shape',
+        type=_side,
+        nargs=2,
+        metavar=('HEIGHT', 'WIDTH'),
+        help='of the images; by default what the config is made for',
+    )
+    parser.add_argument(
+        '--dynamic-batch',
+        action='store_true',
+        help='take any number of images at a time instead of one',
+    )
+    parser.add_argument(
+        '--features',
+        action='store_true',
+        help='export the backbone, with an output for each of its out_indices',
+    )
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        default={},
+        metavar='KEY=VALUE',
+        help='override parts of the config',
+    )
+    return parser.parse_args()
+
+
+def _side(text: str) -> int:
+    side = int(text)
+    if side < 1:
+        raise ValueError
+    return side
+
+
+def main():
+    args = parse_args()
+    check_packages()
+    cfg = read_config(args.config, args.cfg_options)
+    shape = tuple(args.shape or usual_size(cfg))
+    checkpoint = None if args.checkpoint == 'none' else args.checkpoint
+    model = load_model(cfg, checkpoint, args.features)
+    if checkpoint is None:
+        print('The weights are random: there is no checkpoint.')
+    notes = {'config': args.config, **describe_input(cfg)}
+    found = export_onnx(
+        model,
+        args.out,
+        shape,
+        args.dynamic_batch,
+        notes,
+        partial(print, flush=True),
+    )
+    batch = 'N' if args.dynamic_batch else 1
+    print(
+        f'\n{args.out}\n'
+        f'  images: [{batch}, 3, {shape[0]}, {shape[1]}], '
+        f'{notes["channels"]}, mean {notes["mean"]}, std {notes["std"]}\n'
+        f'  outputs: {", ".join(model.output_names)}\n'
+        f'  differs from torch by at most {found.difference:.2g}'
+    )
+
+
+if __name__ == '__main__':
+    with reported():
+        main()
