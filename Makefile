@@ -14,7 +14,8 @@
 #:  MAX_JOBS               files compiled at a time
 #:                         (default: one a core, if the memory is enough)
 .DEFAULT_GOAL := help
-.PHONY: help env quickstart test test-slow lint format print-python clean-env
+.PHONY: help env quickstart test test-slow lint format docs print-python \
+  clean-env
 MAKEFLAGS += --no-print-directory
 
 # The checkout is not installed: the environment does not belong to it.
@@ -54,6 +55,9 @@ lint: env  ## check style and formatting
 format: env  ## repair style and formatting where that can be automatic
 	$(PYTHON) -m ruff check --fix .
 	$(PYTHON) -m ruff format .
+
+docs: env  ## build the pages of docs/ in build/docs; a broken link is an error
+	$(PYTHON) -m mkdocs build --strict --quiet
 
 print-python:  ## the path of the environment's interpreter, alone with -s
 	@$(SETUP) path
