@@ -13,9 +13,14 @@ import _checkout  # noqa: F401
 import torch
 from mmengine.config import DictAction
 
-from clustr_mm.analysis.models import build_model, read_config, usual_size
+from clustr_mm import safe_loading
+from clustr_mm.analysis.models import build_model, read_config
 from clustr_mm.errors import reported
-from clustr_mm.visualization.gallery import Gallery, find_images
+from clustr_mm.visualization.gallery import (
+    Gallery,
+    find_images,
+    seen_size,
+)
 from clustr_mm.visualization.weights import load_weights
 
 
@@ -40,9 +45,9 @@ def parse_args():
         '--point',
         type=float,
         nargs=2,
-        default=(0.5, 0.5),
         metavar=('X', 'Y'),
-        help='place whose cluster is highlighted, from 0 0 (left, top) to 1 1',
+        help='place whose cluster is highlighted, from 0 0 (left, top) to '
+        '1 1; by default that of a larger cluster near the middle',
     )
     parser.add_argument(
         '--side',
@@ -50,6 +55,11 @@ def parse_args():
         default=400,
         metavar='PIXELS',
         help='longer side of each picture on a sheet',
+    )
+    parser.add_argument(
+        '--trust-checkpoint',
+        action='store_true',
+        help='open the checkpoint even if that runs what is in it',
     )
     parser.add_argument(
         '--cfg-options',
@@ -60,7 +70,7 @@ def parse_args():
         help='override parts of the config',
     )
     args = parser.parse_args()
-    if not all(0 <= place <= 1 for place in args.point):
+    if args.point and not all(0 <= place <= 1 for place in args.point):
         parser.error('--point takes two numbers from 0 to 1')
     if args.side < 1 or (args.short_side or 0) < 0:
         parser.error('--side and --short-side take numbers of pixels')
@@ -69,6 +79,7 @@ def parse_args():
 
 def main():
     args = parse_args()
+    safe_loading.install(trusted=args.trust_checkpoint)
     paths = find_images(args.images)
     cfg = read_config(args.config, args.cfg_options)
     torch.manual_seed(0)
@@ -81,7 +92,7 @@ def main():
         model,
         args.out,
         f'{Path(args.config).name}, {weights} weights',
-        usual_size(cfg),
+        seen_size(cfg, model),
         args.short_side,
         side=args.side,
         point=args.point,

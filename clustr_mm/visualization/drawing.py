@@ -11,6 +11,18 @@ from torch import Tensor
 from .follow import Pooled, Selected, Stage
 
 MARK = (255, 40, 40)
+# Of fused tokens, by the stage that fused them.
+TINTS = np.array(
+    [
+        (240, 140, 40),
+        (60, 160, 250),
+        (200, 80, 220),
+        (80, 200, 90),
+        (230, 70, 90),
+        (240, 210, 60),
+    ],
+    np.uint8,
+)
 
 
 class Canvas:
@@ -21,8 +33,10 @@ class Canvas:
         seen (tuple[int, int]): Height and width of the image that the
             backbone saw, without padding.
         side (int): Longer side of the pictures.
-        point (tuple[float, float]): The place, from (0, 0) at the left and
-            top to (1, 1), whose cluster is highlighted.
+        point (tuple[float, float], optional): The place, from (0, 0) at the
+            left and top to (1, 1), whose cluster is highlighted. By default
+            that in the middle, or the nearest to it which is no smaller than
+            the average.
     """
 
     def __init__(
@@ -30,18 +44,14 @@ class Canvas:
         photo: np.ndarray,
         seen: tuple[int, int],
         side: int,
-        point: tuple[float, float] = (0.5, 0.5),
+        point: tuple[float, float] | None = None,
     ):
         self.seen = seen
         self.size = tuple(max(round(n * side / max(seen)), 1) for n in seen)
         self.photo = mmcv.imresize(
             photo, self.size[::-1], interpolation='area'
         )
-        height, width = self.size
-        self.point = (
-            min(int(point[0] * width), width - 1),
-            min(int(point[1] * height), height - 1),
-        )
+        self.point = point
 
     @property
     def grey(self) -> np.ndarray:
@@ -101,7 +111,7 @@ def draw_clusters(
     labels: np.ndarray, number: int, canvas: Canvas, strength: float = 0.75
 ) -> np.ndarray:
     """Each cluster of ``labels`` [H, W] in a colour of its own."""
-    colours = palette(number)[np.minimum(labels, number - 1)]
+    colours = palette(number + 1)[np.minimum(labels, number)]
     picture = _blend(canvas.grey, colours, strength)
     return _fade(picture, labels >= number, canvas)
 
@@ -121,8 +131,8 @@ def draw_means(labels: np.ndarray, number: int, canvas: Canvas) -> np.ndarray:
 def draw_highlight(
     labels: np.ndarray, number: int, canvas: Canvas
 ) -> np.ndarray:
-    """The cluster at the canvas's point, in front of the others in grey."""
-    x, y = canvas.point
+    """The cluster at a cross, in front of the others in grey."""
+    y, x = _chosen_pixel(labels, number, canvas.point)
     chosen = (labels == labels[y, x]) & (labels < number)
     picture = np.where(chosen[..., None], canvas.photo, _grey(canvas, 0.45))
     edge = cv2.morphologyEx(
@@ -134,14 +144,33 @@ def draw_highlight(
     )
 
 
+def _chosen_pixel(
+    labels: np.ndarray, number: int, point: tuple[float, float] | None
+) -> tuple[int, int]:
+    """Row and column of the cross."""
+    height, width = labels.shape
+    x, y = point or (0.5, 0.5)
+    row = min(int(y * height), height - 1)
+    column = min(int(x * width), width - 1)
+    if point is not None:
+        return row, column
+    sizes = np.bincount(labels.ravel())
+    large = (sizes >= sizes[sizes > 0].mean())[labels] & (labels < number)
+    if not large.any():
+        return row, column
+    places = np.argwhere(large)
+    distance = np.square(places - (row, column)).sum(1)
+    return tuple(places[distance.argmin()].tolist())
+
+
 def draw_selection(stage: Selected, canvas: Canvas) -> np.ndarray:
-    """What stays in colour, what left in grey, the later the lighter.
+    """What stays in colour, what left in grey.
 
     What was fused is tinted, in one colour for each fused token.
     """
     fused = canvas.enlarge(stage.fused, stage.stride)
     left = canvas.enlarge(stage.left, stage.stride)
-    tints = _TINTS[fused % len(_TINTS)]
+    tints = TINTS[fused % len(TINTS)]
     tinted = _blend(canvas.grey * 0.6, tints, 0.5)
     picture = np.where(fused[..., None] > 0, tinted, canvas.photo)
     return _fade(picture, left > 0, canvas)
@@ -166,19 +195,6 @@ def draw_strength(fmap: Tensor, stride: int, canvas: Canvas) -> np.ndarray:
     """The mean over the channels, as MMEngine draws feature maps."""
     fmap = canvas.interpolate(fmap, stride)
     return Visualizer.draw_featmap(fmap, canvas.photo, 'squeeze_mean')
-
-
-_TINTS = np.array(
-    [
-        (240, 140, 40),
-        (60, 160, 250),
-        (200, 80, 220),
-        (80, 200, 90),
-        (230, 70, 90),
-        (240, 210, 60),
-    ],
-    np.uint8,
-)
 
 
 def _blend(

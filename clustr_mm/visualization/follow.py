@@ -97,10 +97,8 @@ def _follow_clustr(backbone: ClusTR, img: Tensor) -> list[Stage]:
             number = clusters.num_clusters
             exist = number if clusters.mask is None else clusters.mask.sum()
             scale = f', scale {j + 1}' if len(scales) > 1 else ''
-            title = (
-                f'stage {i + 1}{scale}: {exist} clusters of '
-                f'{clusters.labels.shape[1]} tokens'
-            )
+            num_tokens = clusters.labels.shape[1]
+            title = f'stage {i + 1}{scale}: {exist} of {num_tokens} tokens'
             labels = clusters.labels[0].view(grid)
             stages.append(Clustered(title, 4 * 2**i, labels, number))
     return stages

@@ -9,10 +9,14 @@ import cv2
 import mmcv
 import numpy as np
 from mmengine import track_iter_progress
+from mmengine.config import Config
 from mmengine.visualization import Visualizer
 from torch import nn
 
+from clustr_mm.analysis.models import usual_size
+from clustr_mm.backbones.vit import ThinViT
 from clustr_mm.errors import UserError
+from .follow import find_backbone
 from .picture import draw_tokens
 
 SUFFIXES = ('.jpg', '.jpeg', '.png', '.bmp', '.webp', '.tif', '.tiff', '.ppm')
@@ -40,6 +44,18 @@ def read_image(path: Path) -> np.ndarray | None:
         return mmcv.imread(path, 'color')
     except (cv2.error, OSError):
         return None
+
+
+def seen_size(cfg: Config, model: nn.Module) -> tuple[int, int]:
+    """Height and width of the images that a model is made for."""
+    backbone = find_backbone(model)
+    if cfg.get('default_scope') == 'mmpretrain' and isinstance(
+        backbone, ThinViT
+    ):
+        # In dense tasks, the grid may be that of the pre-training.
+        side = backbone.patch_embed.patch_size
+        return backbone.grid[0] * side, backbone.grid[1] * side
+    return usual_size(cfg)
 
 
 def scaled_size(
@@ -119,9 +135,15 @@ class Gallery:
         height, width = scaled_size(photo.shape[:2], self.usual, self.short)
         image = mmcv.imresize(photo, (width, height))
         heading = [f'{path.name}, seen at {height} x {width}', self.about]
-        sheet, _ = draw_tokens(
-            self.model, image, heading, photo, **self.options
-        )
+        try:
+            sheet, _ = draw_tokens(
+                self.model, image, heading, photo, **self.options
+            )
+        except ValueError as error:
+            raise UserError(
+                f'this model takes no image of {height} x {width}, as '
+                f'{path} is seen: {error}'
+            ) from error
         # Images of one name may lie in several folders.
         name = f'{len(self.pictures):04d}_{path.stem}'
         self.visualizer.add_image(name, sheet)

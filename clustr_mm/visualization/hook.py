@@ -26,8 +26,8 @@ class TokenVisualizationHook(Hook):
         interval (int): Draw at every so many validations, and at the last.
         num_images (int): How many images.
         side (int): Longer side of each picture on a sheet.
-        point (tuple[float, float]): The place, from (0, 0) at the left and
-            top to (1, 1), whose cluster is highlighted.
+        point (tuple[float, float], optional): Whose cluster is highlighted;
+            see :class:`Canvas`.
     """
 
     priority = 'LOW'
@@ -37,7 +37,7 @@ class TokenVisualizationHook(Hook):
         interval: int = 1,
         num_images: int = 4,
         side: int = 400,
-        point: tuple[float, float] = (0.5, 0.5),
+        point: tuple[float, float] | None = None,
     ):
         if interval < 1 or num_images < 1:
             raise ValueError(

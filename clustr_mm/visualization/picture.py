@@ -16,11 +16,12 @@ from .sheet import Column, contact_sheet
 LEGENDS = {
     'clusters': (
         'Top: each cluster in a colour of its own. Middle: in the mean '
-        'colour of its pixels. Bottom: the cluster of the cross.'
+        'colour of its pixels. Bottom: the one at the cross.'
     ),
-    'selection': (
-        'In colour: tokens that stay. Grey: those that left. Tinted: fused '
-        'tokens, one colour for each.'
+    'selection': 'In colour: tokens that stay. Grey: those that left.',
+    'fusion': (
+        'Untouched: tokens that stay. Tinted: fused tokens, one colour for '
+        'each.'
     ),
     'features': (
         'Features at the end of each stage, interpolated to the image. Top: '
@@ -43,7 +44,7 @@ def draw_tokens(
     heading: Sequence[str] = (),
     photo: np.ndarray | None = None,
     side: int = 400,
-    point: tuple[float, float] = (0.5, 0.5),
+    point: tuple[float, float] | None = None,
 ) -> TokenPicture:
     """Draw what a model's backbone does with the tokens of an image.
 
@@ -58,8 +59,7 @@ def draw_tokens(
         photo (np.ndarray, optional): The same in another resolution, to be
             drawn upon.
         side (int): Longer side of each picture.
-        point (tuple[float, float]): The place, from (0, 0) at the left and
-            top to (1, 1), whose cluster is highlighted.
+        point (tuple[float, float], optional): See :class:`Canvas`.
     """
     backbone = find_backbone(model)
     stages = follow(backbone, preprocess(model, image))
@@ -87,6 +87,8 @@ def preprocess(model: nn.Module, image: np.ndarray) -> Tensor:
 def _kind(stages: Sequence[Stage]) -> str:
     if not stages:
         return 'nothing'
-    if isinstance(stages[0], Clustered):
+    if isinstance(stages[-1], Pooled):
+        return 'features'
+    if any(isinstance(stage, Clustered) for stage in stages):
         return 'clusters'
-    return 'features' if isinstance(stages[0], Pooled) else 'selection'
+    return 'fusion' if stages[-1].fused.any() else 'selection'

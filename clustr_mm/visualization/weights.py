@@ -12,8 +12,11 @@ def load_weights(model: nn.Module, path: str) -> None:
     try:
         missing = model.load_state_dict(state_dict, strict=False).missing_keys
     except RuntimeError as error:
+        # Its last line is about one of the tensors that do not fit.
         raise UserError(
-            f'{path} is of another model than the config: {error}'
+            f'{path} is of another model than the config describes: '
+            f'{str(error).splitlines()[-1].strip()} Take the config that it '
+            'was trained with, or another checkpoint.'
         ) from error
     missing = [key for key in missing if key.startswith('backbone.')]
     if missing:

@@ -1,0 +1,518 @@
+"""Pictures of tokens say what the backbones report."""
+
+from types import SimpleNamespace
+from unittest import mock
+
+import mmcv
+import numpy as np
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.registry import init_default_scope
+
+from clustr_mm.backbones import (
+    clustr,
+)
+from clustr_mm.datasets import make_shapes
+from clustr_mm.errors import UserError
+from clustr_mm.registry import MODELS
+from clustr_mm.visualization import TokenVisualizationHook, draw_tokens
+from clustr_mm.visualization.drawing import (
+    Canvas,
+    draw,
+    draw_clusters,
+    draw_highlight,
+    draw_means,
+    draw_selection,
+    palette,
+)
+from clustr_mm.visualization.follow import Clustered, find_backbone, follow
+from clustr_mm.visualization.gallery import (
+    Gallery,
+    find_images,
+    read_image,
+    scaled_size,
+)
+from clustr_mm.visualization.picture import preprocess
+from clustr_mm.visualization.weights import load_weights
+from tests.runs import ROOT, run_tool
+from tests.test_training import small
+
+# 48 x 80 pixels are 6 x 10 patches.
+SIZE = (48, 80)
+VIT = dict(arch=small.ARCH, img_size=SIZE, patch_size=8)
+PYRAMID = dict(
+    depths=(1, 2, 1, 1),
+    dims=(16, 32, 32, 32),
+    num_heads=(1, 2, 2, 2),
+    ffn_ratios=(2, 2, 2, 2),
+)
+BACKBONES = {
+    'ClusTR': dict(arch=PYRAMID),
+    'HVT': dict(VIT, num_stages=2),
+    'TokenPoolingDeiT': dict(VIT, keep=[60, 40, 20, 0]),
+    'EViT': VIT,
+    'DynamicViT': VIT,
+}
+
+
+def colourful(size=SIZE):
+    """A picture without a grey pixel."""
+    rng = np.random.default_rng(0)
+    picture = rng.integers(0, 90, (*size, 3), np.uint8)
+    picture[..., 0] += 120
+    return picture
+
+
+def as_batch(picture):
+    return torch.from_numpy(picture).permute(2, 0, 1)[None] / 64 - 2
+
+
+def is_grey(picture):
+    return (picture == picture[..., :1]).all(-1)
+
+
+def cells(values, side, size=SIZE):
+    """The value of each pixel, by repeating those of its patch."""
+    values = np.asarray(values).repeat(side, 0).repeat(side, 1)
+    return values[: size[0], : size[1]]
+
+
+class Model(torch.nn.Module):
+    """A model of which nothing but the backbone and the input matters."""
+
+    def __init__(self, backbone):
+        super().__init__()
+        self.data_preprocessor = lambda data, training: {
+            'inputs': [img / 64 - 2.0 for img in data['inputs']]
+        }
+        self.backbone = backbone
+        self.eval()
+
+
+def model(name, **changes):
+    cfg = dict(type=name, **{**BACKBONES[name], **changes})
+    return Model(MODELS.build(cfg))
+
+
+# What is drawn.
+@pytest.mark.parametrize('size', [SIZE, (45, 78)])
+def test_pixels_belong_to_the_cluster_that_clustr_found(size):
+    backbone, calls = model('ClusTR').backbone, []
+
+    def record(*args, **kwargs):
+        calls.append(found := clustr_density_peaks(*args, **kwargs))
+        return found
+
+    clustr_density_peaks = clustr.density_peaks
+    photo = colourful(size)
+    with mock.patch.object(clustr, 'density_peaks', record):
+        stages = follow(backbone, as_batch(photo))
+    # Of the second stage's two blocks the last one's; the last is dense.
+    expected = [*calls[0], *calls[2], *calls[3]]
+    strides = [4, 4, 8, 8, 16]
+    assert [stage.stride for stage in stages] == strides
+    canvas = Canvas(photo, size, max(size))
+    for stage, clusters, stride in zip(stages, expected, strides):
+        grid = [-(-side // stride) for side in size]
+        labels = cells(clusters.labels[0].view(grid), stride, size)
+        picture = draw_clusters(
+            canvas.enlarge(stage.labels, stride),
+            stage.num_clusters,
+            canvas,
+            strength=1,
+        )
+        colours = palette(clusters.num_clusters + 1)
+        assert (picture == colours[labels]).all()
+        assert stage.title.split(': ')[1] == (
+            f'{clusters.num_clusters} of {grid[0] * grid[1]} tokens'
+        )
+
+
+def test_colours_differ():
+    # As many as ClusTR has at 1333 x 800.
+    assert len(np.unique(palette(4320), axis=0)) == 4320
+
+
+def test_neighbouring_numbers_have_different_colours():
+    colours = palette(100).astype(float)
+    for i in range(1, 4):
+        distance = np.linalg.norm(colours[i:] - colours[:-i], axis=1)
+        assert distance.min() > 40
+
+
+def test_means_are_those_of_each_cluster():
+    photo = colourful()
+    labels = np.random.default_rng(1).integers(0, 7, SIZE)
+    picture = draw_means(labels, 7, Canvas(photo, SIZE, 80))
+    for i in range(7):
+        mean = photo[labels == i].mean(0)
+        assert np.abs(picture[labels == i] - mean).max() <= 0.5
+
+
+def test_highlight_shows_one_cluster():
+    photo = colourful()
+    labels = cells(np.arange(60).reshape(6, 10) // 20, 8)
+    canvas = Canvas(photo, SIZE, 80, point=(0.0, 0.99))
+    picture = draw_highlight(labels, 3, canvas)
+    inner = np.s_[36:, 30:]  # neither the edge nor the cross
+    assert (picture[inner] == photo[inner]).all()
+    assert is_grey(picture[:30]).all()
+
+
+def test_highlight_looks_for_a_large_cluster():
+    labels = np.arange(60).reshape(6, 10)
+    labels[:, 7:] = 60
+    canvas = Canvas(colourful(), SIZE, 80)
+    picture = draw_highlight(cells(labels, 8), 61, canvas)
+    assert not is_grey(picture[:, 57:]).any()
+    assert is_grey(picture[:, :40]).all()
+
+
+@pytest.mark.parametrize(
+    ('name', 'changes'), [('EViT', dict(fuse=False)), ('DynamicViT', {})]
+)
+@pytest.mark.parametrize('size', [SIZE, (43, 77)])
+def test_what_left_is_grey(name, changes, size):
+    backbone, photo = model(name, **changes).backbone, colourful(size)
+    canvas = Canvas(photo, size, max(size))
+    with torch.no_grad():
+        outs, trail = backbone.trace(as_batch(photo))
+    stages = follow(backbone, as_batch(photo))
+    assert len(stages) == 3
+    # Token number n was patch ids[n] before anything left.
+    ids = torch.arange(60)
+    for stage, step in zip(stages, trail.steps):
+        ids = ids[step[0].argsort()][: _num_tokens(stage)]
+        here = torch.zeros(60, dtype=torch.bool)
+        here[ids] = True
+        picture = draw_selection(stage, canvas)
+        left = ~cells(here.view(6, 10), 8, size)
+        assert (is_grey(picture) == left).all()
+        assert (picture[~left] == photo[~left]).all()
+    # After the last one, by the numbers that the trail ends with.
+    left = trail.owner.view(6, 10) >= _num_tokens(stages[-1])
+    assert (is_grey(picture) == cells(left, 8, size)).all()
+
+
+def _num_tokens(stage):
+    return int(stage.title.split(': ')[1].split()[0])
+
+
+def test_fused_patches_are_tinted():
+    backbone, photo = model('EViT').backbone, colourful()
+    stages = follow(backbone, as_batch(photo))
+    with torch.no_grad():
+        x, trail = backbone.embed(as_batch(photo), True)
+        for i, block in enumerate(backbone.blocks):
+            x = backbone.run_block(i, block, x, trail)
+    sizes = trail.sizes(x[:, 1:])[0]
+    # 60 patches; 42 kept and 1 fused; 31 and 1; 23 and 1.
+    assert [_num_tokens(stage) for stage in stages] == [43, 32, 24]
+    assert (stages[0].fused > 0).sum() == 18
+    assert not any(stage.left.any() for stage in stages)
+    picture = draw(stages[-1], Canvas(photo, SIZE, 80))[0]
+    touched = (picture != photo).any(-1)[::8, ::8]
+    alone = sizes[trail.owner[0]] == 1
+    fused = trail.owner[0] == 23
+    assert touched.ravel()[fused].all()
+    assert not touched.ravel()[alone & ~fused].any()
+    assert touched.ravel()[~alone].all()
+
+
+def test_clusters_of_token_pooling_follow_the_trail():
+    backbone = model('TokenPoolingDeiT').backbone
+    img = as_batch(colourful())
+    stages = follow(backbone, img)
+    assert all(isinstance(stage, Clustered) for stage in stages)
+    assert [stage.num_clusters for stage in stages] == [40, 20, 0]
+    with torch.no_grad():
+        trail = backbone.trace(img)[1]
+    owner = trail.steps[0][0]
+    assert (stages[0].labels.ravel() == owner).all()
+    assert (stages[1].labels.ravel() == trail.steps[1][0][owner]).all()
+    # In the end all have left.
+    canvas = Canvas(colourful(), SIZE, 80)
+    assert is_grey(draw(stages[2], canvas)[0]).all()
+
+
+def test_maps_of_hvt_are_its_outputs():
+    # Pools after blocks 0 and 2, so that stages end with blocks 1 and 3.
+    backbone = model(
+        'HVT', out_type='featmap', out_indices=(1, 3), final_norm=False
+    ).backbone
+    img = as_batch(colourful())
+    stages = follow(backbone, img)
+    with torch.no_grad():
+        outs = backbone(img)
+    assert len(stages) == len(outs) == 2
+    for stage, out in zip(stages, outs):
+        assert torch.allclose(stage.fmap, out[0], atol=1e-6)
+
+
+def test_maps_are_interpolated_to_the_image():
+    canvas = Canvas(colourful((43, 77)), (43, 77), 77)
+    column = torch.arange(10.0).expand(1, 6, 10) * 8 + 3.5
+    fmap = canvas.interpolate(column, 8)[0]
+    assert fmap.shape == (43, 77)
+    # A ramp over the patches is one over the pixels.
+    assert torch.allclose(fmap[:, 4:73], torch.arange(4.0, 73).expand(43, -1))
+
+
+@pytest.mark.parametrize('side', [20, 80, 333])
+def test_canvas_of_another_resolution(side):
+    canvas = Canvas(colourful((200, 310)), SIZE, side)
+    labels = canvas.enlarge(torch.arange(60).view(6, 10), 8)
+    assert labels.shape == canvas.photo.shape[:2] == canvas.size
+    for y, x in np.ndindex(labels.shape):
+        row = int((y + 0.5) / canvas.size[0] * 6)
+        column = int((x + 0.5) / canvas.size[1] * 10)
+        assert labels[y, x] == row * 10 + column
+
+
+# Any image, any model.
+@pytest.mark.parametrize('name', BACKBONES)
+@pytest.mark.parametrize('size', [SIZE, (1, 1), (7, 130)])
+def test_sheet_of_any_image(name, size):
+    sheet, _ = draw_tokens(model(name), colourful(size), ['title'], side=60)
+    assert sheet.dtype == np.uint8
+    assert sheet.shape[2] == 3
+    assert (sheet < 128).any()
+
+
+def test_sheet_where_all_tokens_stay():
+    _, stages = draw_tokens(model('DynamicViT').train(), colourful(), side=60)
+    assert stages == []
+
+
+def test_picture_is_a_part_of_the_sheet():
+    photo = colourful()
+    sheet, stages = draw_tokens(model('EViT'), photo, side=80)
+    canvas = Canvas(mmcv.bgr2rgb(photo), SIZE, 80)
+    for picture in (canvas.photo, *draw(stages[0], canvas)):
+        # Its first row is somewhere in the sheet, and the rest below.
+        windows = np.lib.stride_tricks.sliding_window_view(sheet, (48, 80, 3))
+        corners = (sheet[: -47 or None, :-79] == picture[0, 0]).all(-1)
+        places = np.argwhere(corners)
+        assert any((windows[y, x, 0] == picture).all() for y, x in places)
+
+
+CONFIGS = {
+    'mmpretrain': 'hvt/hvt_s1_imagenet.py',
+    'mmseg': 'clustr/upernet_clustr_s_ade20k.py',
+    'mmdet': 'evit/mask_rcnn_evit_s_k07_coco.py',
+    'mmpose': 'dynamicvit/pose_dynamicvit_s_k07_wholebody.py',
+}
+
+
+@pytest.mark.parametrize('scope', CONFIGS)
+def test_images_are_normalised_as_the_config_says(scope):
+    pytest.importorskip(scope)
+    cfg = Config.fromfile(ROOT / 'configs' / CONFIGS[scope])
+    init_default_scope(scope)
+    cfg = dict(cfg.model.data_preprocessor)
+    cfg.pop('batch_augments', None)
+    cfg.setdefault('type', 'ClsDataPreprocessor')
+    cfg.update(mean=[10, 20, 30], std=[1, 2, 4])
+    holder = SimpleNamespace(data_preprocessor=MODELS.build(cfg))
+    picture = colourful()
+    img = preprocess(holder, picture)[0, :, : SIZE[0], : SIZE[1]]
+    rgb = picture[..., ::-1].astype(np.float32)
+    expected = (rgb - [10, 20, 30]) / [1, 2, 4]
+    assert np.allclose(img.permute(1, 2, 0), expected)
+
+
+def test_backbone_is_found():
+    ours = model('EViT')
+    assert find_backbone(torch.nn.Sequential(ours)) is ours.backbone
+    with pytest.raises(UserError, match='no backbone of clustr_mm: Linear'):
+        find_backbone(torch.nn.Linear(1, 1))
+    with pytest.raises(UserError, match='HVT of this model .* no tokens'):
+        find_backbone(model('HVT', num_stages=0))
+    with pytest.raises(UserError, match='ClusTR of this model .* no tokens'):
+        find_backbone(model('ClusTR', attention='sra'))
+
+
+# The hook.
+def hooked_runner(tmp_path, epochs=3, **hook):
+    pytest.importorskip('mmpretrain')
+    return small.runner(
+        small.classifier('DynamicViT'),
+        tmp_path,
+        epochs=epochs,
+        hooks=[dict(type='TokenVisualizationHook', side=64, **hook)],
+        val_dataloader=dict(
+            batch_size=3,
+            num_workers=0,
+            dataset=small.Pictures(),
+            sampler=dict(type='DefaultSampler', shuffle=False),
+            collate_fn=dict(type='default_collate'),
+        ),
+        val_cfg={},
+        val_evaluator=dict(type='Accuracy'),
+        visualizer=dict(
+            type='UniversalVisualizer',
+            vis_backends=[
+                dict(type='LocalVisBackend'),
+                dict(type='TensorboardVisBackend'),
+            ],
+        ),
+    )
+
+
+def test_hook_draws_to_files_and_tensorboard(tmp_path):
+    accumulator = pytest.importorskip(
+        'tensorboard.backend.event_processing.event_accumulator'
+    )
+    runner = hooked_runner(tmp_path, interval=2, num_images=4)
+    runner.train()
+    runner.visualizer.close()
+    # The second validation and the last; four images of two batches.
+    files = {path.name: path for path in tmp_path.rglob('tokens_*.png')}
+    assert set(files) == {
+        f'tokens_{i}_{epoch}.png' for i in range(4) for epoch in (2, 3)
+    }
+    events = [str(p.parent) for p in tmp_path.rglob('events.out.*')]
+    events = accumulator.EventAccumulator(events[0]).Reload()
+    assert events.Tags()['images'] == [f'tokens_{i}' for i in range(4)]
+    for tag in events.Tags()['images']:
+        assert [event.step for event in events.Images(tag)] == [2, 3]
+    # Both hold the same picture, with the photo of the data set in it.
+    encoded = events.Images('tokens_3')[1].encoded_image_string
+    sheet = mmcv.imread(files['tokens_3_3.png'])
+    assert (mmcv.imfrombytes(encoded) == sheet).all()
+    photo = runner.val_dataloader.dataset.images[3].permute(1, 2, 0).numpy()
+    photo = mmcv.imresize(photo, (64, 64), interpolation='area')
+    windows = np.lib.stride_tricks.sliding_window_view(sheet, photo.shape)
+    corners = (sheet[:-63, :-63] == photo[0, 0]).all(-1)
+    assert any(
+        (windows[y, x, 0] == photo).all() for y, x in np.argwhere(corners)
+    )
+
+
+def test_hook_draws_when_only_validating(tmp_path):
+    runner = hooked_runner(tmp_path, interval=5, num_images=1)
+    runner.val()
+    assert [p.name for p in tmp_path.rglob('*.png')] == ['tokens_0_0.png']
+
+
+def test_hook_refuses():
+    with pytest.raises(ValueError, match='1 or more'):
+        TokenVisualizationHook(interval=0)
+    runner = SimpleNamespace(model=torch.nn.Linear(1, 1))
+    with pytest.raises(UserError, match='no backbone'):
+        TokenVisualizationHook().before_run(runner)
+
+
+# Folders of images.
+@pytest.fixture
+def folder(tmp_path):
+    root = tmp_path / 'in'
+    for name in ('a.png', 'sub/a.jpg', 'ü <b>.png'):
+        mmcv.imwrite(colourful(), str(root / name))
+    (root / 'notes.txt').write_text('no image')
+    return root
+
+
+def gallery(out, **options):
+    return Gallery(model('EViT'), str(out), 'about', SIZE, side=40, **options)
+
+
+def test_gallery(folder, tmp_path, capsys):
+    show = gallery(tmp_path / 'out')
+    show.add_all(find_images(str(folder)))
+    page = (tmp_path / 'out/index.html').read_text(encoding='utf-8')
+    assert len(show.pictures) == 3
+    assert page.count('<img') == 3
+    assert '<b>' not in page
+    assert '3 of 3 images' in page
+    for name in show.pictures:
+        assert mmcv.imread(tmp_path / 'out' / name) is not None
+    assert '3/3' in capsys.readouterr().err
+
+
+def test_gallery_leaves_out_what_is_no_image(folder, tmp_path):
+    (folder / 'broken.jpg').write_bytes(b'\xff\xd8\xff nothing')
+    show = gallery(tmp_path / 'out')
+    with pytest.raises(UserError, match='drew 3 of 4 images.*broken.jpg'):
+        show.add_all(find_images(str(folder)))
+    assert '3 of 4 images' in (tmp_path / 'out/index.html').read_text()
+
+
+def test_interrupted_gallery_keeps_what_is_done(folder, tmp_path):
+    show = gallery(tmp_path / 'out')
+    paths = find_images(str(folder))
+
+    def stop_at_second(path):
+        if path == paths[1]:
+            raise KeyboardInterrupt
+        return read_image(path)
+
+    where = 'clustr_mm.visualization.gallery.read_image'
+    with (
+        mock.patch(where, stop_at_second),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        show.add_all(paths)
+    page = (tmp_path / 'out/index.html').read_text()
+    assert '1 of 3 images' in page
+    assert (tmp_path / 'out' / show.pictures[0]).is_file()
+
+
+def test_sizes():
+    assert scaled_size((100, 400), (224, 224), 0) == (100, 400)
+    assert scaled_size((100, 400), (224, 224), 50) == (50, 200)
+    assert scaled_size((100, 400), (224, 224), None) == (112, 448)
+    assert scaled_size((1, 9999), (20, 20), None) == (1, 2000)
+
+
+def test_what_cannot_be_drawn(tmp_path):
+    with pytest.raises(UserError, match='no image or folder'):
+        find_images(str(tmp_path / 'missing'))
+    with pytest.raises(UserError, match='no images in'):
+        find_images(str(tmp_path))
+    (tmp_path / 'file').touch()
+    with pytest.raises(UserError, match='cannot write'):
+        gallery(tmp_path / 'file')
+
+
+# Weights.
+def test_weights(tmp_path):
+    source, target = model('EViT'), model('EViT')
+    path = tmp_path / 'weights.pth'
+    torch.save(dict(state_dict=source.state_dict()), path)
+    load_weights(target, str(path))
+    for ours, theirs in zip(target.parameters(), source.parameters()):
+        assert torch.equal(ours, theirs)
+
+    other = dict(small.ARCH, embed_dims=48, num_heads=3)
+    with pytest.raises(UserError, match='of another model.*size mismatch'):
+        load_weights(model('EViT', arch=other), str(path))
+    with pytest.raises(UserError, match='lacks .* weights of the backbone'):
+        load_weights(model('ClusTR'), str(path))
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(UserError, match='only a part of one'):
+        load_weights(target, str(path))
+    with pytest.raises(UserError, match='there is no'):
+        load_weights(target, str(tmp_path / 'missing.pth'))
+
+
+# The tool, as a user runs it.
+def test_tool(tmp_path):
+    pytest.importorskip('mmpretrain')
+    data = tmp_path / 'data'
+    make_shapes('classification', data, num=10, size=64, val=0.5)
+    config = ROOT / 'configs/quickstart/token_pooling_shapes.py'
+    args = ('visualize_tokens.py', data, config)
+    log = run_tool(*args, '--out', 'out', '--side', 96, cwd=tmp_path)
+    assert log.strip().endswith('out/index.html')
+    page = (tmp_path / 'out/index.html').read_text()
+    assert page.count('<img') == 10
+    assert 'random weights' in page
+
+    broken = tmp_path / 'broken.pth'
+    broken.write_bytes(b'PK\x03\x04 cut')
+    log = run_tool(*args, broken, '--out', 'no', cwd=tmp_path, ok=False)
+    assert 'Traceback' not in log
+    assert 'error: ' in log
+    assert 'broken.pth' in log
