@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from mmengine.hooks import Hook
@@ -26,8 +26,8 @@ class StopOnBadLoss(Hook):
 
     A step along such gradients would make all weights NaN, so it is not
     taken: a single bad batch costs a warning. After several in a row the run
-    ends, with the largest activations of the last one. Until the numbers are
-    good again no checkpoint is written.
+    ends, with the largest activations of the last one. Nor is a checkpoint
+    written that has a NaN in it.
 
     Args:
         patience (int): The number of iterations in a row, at least 2, as the
@@ -40,6 +40,7 @@ class StopOnBadLoss(Hook):
         self.patience = patience
         self._in_a_row = 0
         self._dropped = False
+        self._bad = ''
         self._step_hook = None
         self._watch = None
 
@@ -66,56 +67,58 @@ class StopOnBadLoss(Hook):
     def after_train_iter(
         self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
     ) -> None:
-        loss = (outputs or {}).get('loss', 0.0)
-        loss_is_bad = not math.isfinite(float(loss))
-        if not (loss_is_bad or self._dropped):
-            if self._in_a_row:
-                self._recover(runner)
+        loss = torch.as_tensor((outputs or {}).get('loss', 0.0))
+        if not loss.isfinite().all():
+            what = 'loss is'
+        elif self._dropped:
+            what = 'gradients are'
+        else:
+            self._recover(runner)
             return
         self._dropped = False
         self._in_a_row += 1
-        what = 'loss' if loss_is_bad else 'gradients'
-        runner.logger.warning(
-            f'The {what} of iteration {runner.iter + 1} are not finite: '
-            f'no step is taken. Pictures: {_pictures(data_batch)}'
+        self._bad = (
+            f'at iteration {runner.iter + 1}, where the {what} NaN or '
+            f'infinite. Pictures: {_pictures(data_batch)}.'
         )
+        runner.logger.warning(f'No step was taken {self._bad}')
         if self._in_a_row == self.patience:
-            raise UserError(self._report(runner, data_batch, what))
+            self._stop(f'after {self.patience} bad iterations in a row')
         if self._watch is None:
             self._watch = _Watch(unwrapped(runner))
-        self._watch.clear()
+        self._watch.peaks = {}
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        if self._in_a_row:
-            raise UserError(self._report(runner, None, 'loss or gradients'))
+        self._stop_if_nan('weights', checkpoint['state_dict'].items())
 
     def after_train(self, runner: Runner) -> None:
         self._step_hook.remove()
 
     def _recover(self, runner: Runner) -> None:
+        if self._in_a_row == 0:
+            return
         self._in_a_row = 0
         self._watch.remove()
         self._watch = None
-        spoilt = _bad_names(unwrapped(runner).named_buffers())
-        if spoilt:
-            raise UserError(
-                f'the loss is finite again at iteration {runner.iter + 1}, '
-                f'but what the bad ones left in {_first(spoilt)} is not. '
-                f'{ADVICE}'
-            )
+        # A batch norm's averages do not recover.
+        self._stop_if_nan('statistics', unwrapped(runner).named_buffers())
 
-    def _report(self, runner: Runner, data_batch: Any, what: str) -> str:
-        message = (
-            f'the {what} were not finite for {self._in_a_row} iterations in '
-            f'a row, of which iteration {runner.iter + 1} is the last. '
-            f'Pictures: {_pictures(data_batch)}. '
-        )
-        spoilt = _bad_names(unwrapped(runner).named_parameters())
-        if spoilt:
-            message += f'No longer finite are the weights {_first(spoilt)}. '
+    def _stop_if_nan(
+        self, what: str, tensors: Iterable[tuple[str, Tensor]]
+    ) -> None:
+        names = [name for name, tensor in tensors if tensor.isnan().any()]
+        if names:
+            more = f' and {len(names) - 3} more' if len(names) > 3 else ''
+            names = ', '.join(names[:3])
+            self._stop(f'as the {what} {names}{more} have become NaN')
+
+    def _stop(self, why: str) -> NoReturn:
+        message = f'the run was stopped {why}'
+        if self._bad:
+            message += f', the last {self._bad}'
         if self._watch is not None:
-            message += f'Largest activations: {self._watch.largest()}. '
-        return message + ADVICE
+            message += f' Largest activations: {self._watch.largest()}.'
+        raise UserError(f'{message} {ADVICE}')
 
 
 class _Watch:
@@ -138,9 +141,6 @@ class _Watch:
                     self.peaks[name] = peak
 
         return note
-
-    def clear(self) -> None:
-        self.peaks = {}
 
     def largest(self, num: int = 4) -> str:
         """The largest finite ones, and where the first other one is."""
@@ -172,16 +172,6 @@ def _finite(tensors: Iterable[Tensor]) -> bool:
     """Whether all are, with a single wait for an accelerator."""
     sums = [tensor.detach().float().abs().sum() for tensor in tensors]
     return not sums or bool(torch.stack(sums).isfinite().all())
-
-
-def _bad_names(named: Iterable[tuple[str, Tensor]]) -> list[str]:
-    return [name for name, tensor in named if not tensor.isfinite().all()]
-
-
-def _first(names: list[str], num: int = 3) -> str:
-    more = len(names) - num
-    listed = ', '.join(names[:num])
-    return f'{listed} and {more} more' if more > 0 else listed
 
 
 def _pictures(data_batch: Any) -> str:

@@ -1,0 +1,186 @@
+"""A training that is killed again and again ends as if it never was."""
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from clustr_mm import whole_checkpoints
+from clustr_mm.safe_loading import load
+from clustr_mm.whole_checkpoints import newest_whole, write_whole
+from tests import small_training
+from tests.runs import TOOLS, run, run_tool
+
+# A disk on which a write takes long enough to be interrupted.
+SLOW_DISK = """
+import os, time
+fsync = os.fsync
+os.fsync = lambda file: (time.sleep(0.05), fsync(file))
+"""
+# A disk with room for files of 200 kB: not for a checkpoint.
+FULL_DISK = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+"""
+SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
+
+
+def after(change, tool):
+    """Command of a tool in a process in which something is changed first."""
+    program = (
+        f'import runpy, sys\nsys.argv.pop(0)\nsys.path[0] = {str(TOOLS)!r}\n'
+        f'{change}\nrunpy.run_path(sys.argv[0], run_name="__main__")'
+    )
+    return [sys.executable, '-c', program, TOOLS / tool]
+
+
+class Training:
+    """A training of 12 iterations for each time that it is killed."""
+
+    def __init__(self, folder, kills):
+        folder.mkdir()
+        self.work = folder / 'work'
+        self.options = [
+            *small_training.write(folder),
+            '--cfg-options',
+            f'train_cfg.max_iters={12 * (kills + 1)}',
+        ]
+        self.log = folder / 'log'
+
+    def kill(self, number, moment):
+        """Go on, and kill it after it has come on by a checkpoint."""
+        before = self.checkpoints()
+        process = subprocess.Popen(
+            [*after(SLOW_DISK, 'train.py'), *self.options, '--resume'],
+            stdout=self.log.open('w'),
+            stderr=subprocess.STDOUT,
+        )
+        wait_for(lambda: self.checkpoints() - before, process, self.log)
+        if number % 2:
+            time.sleep(moment / 2)
+        else:
+            wait_for(self.is_writing, process, self.log)
+        process.send_signal(SIGNALS[number % 3])
+        process.wait(60)
+        assert process.returncode, self.log.read_text()[-3000:]
+
+    def checkpoints(self):
+        return set(self.work.glob('iter_*.pth'))
+
+    def is_writing(self):
+        return any(self.work.glob('.iter_*.pth.part'))
+
+    def losses(self):
+        """By iteration, each with all that runs have had there."""
+        losses = {}
+        for path in self.work.glob('*/vis_data/scalars.json'):
+            for line in path.read_text().splitlines(keepends=True):
+                if line.endswith('\n'):  # else a kill has cut it off
+                    row = json.loads(line)
+                    found = losses.setdefault(row['step'], set())
+                    found.add((row['loss'], row['lr']))
+        return losses
+
+
+def wait_for(happened, process, log):
+    end = time.monotonic() + 120
+    while not happened():
+        assert process.poll() is None, log.read_text()[-3000:]
+        assert time.monotonic() < end, log.read_text()[-3000:]
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize(
+    'kills', [5, pytest.param(50, marks=pytest.mark.slow)]
+)
+def test_killed_and_resumed(kills, tmp_path):
+    whole = Training(tmp_path / 'whole', kills)
+    run_tool('train.py', *whole.options, cwd=tmp_path)
+    killed = Training(tmp_path / 'killed', kills)
+    moments = random.Random(0)
+    amid_writing = 0
+    for number in range(kills):
+        killed.kill(number, moments.random())
+        amid_writing += killed.is_writing()
+        for path in killed.checkpoints():
+            load(path)
+        last = Path((killed.work / 'last_checkpoint').read_text())
+        assert last.is_file()
+    assert amid_writing
+    run_tool('train.py', *killed.options, '--resume', cwd=tmp_path)
+
+    losses = whole.losses()
+    assert len(losses) == 12 * (kills + 1)
+    assert killed.losses() == losses
+    assert all(len(found) == 1 for found in losses.values())
+    ends = [load(newest_whole(run.work)) for run in (whole, killed)]
+    for part in ('state_dict', 'optimizer'):
+        first, second = (end[part].get('state', end[part]) for end in ends)
+        torch.testing.assert_close(first, second, rtol=0, atol=0)
+    assert not killed.is_writing()
+
+
+@pytest.fixture
+def old(tmp_path):
+    path = tmp_path / 'old.pth'
+    torch.save(dict(a=torch.ones(2)), path)
+    return path
+
+
+def test_failed_write_leaves_the_old_file(old, monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    was = old.read_bytes()
+    monkeypatch.setattr(whole_checkpoints.os, 'fsync', full)
+    with pytest.raises(OSError, match='No space left'):
+        write_whole(old, b'new')
+    assert old.read_bytes() == was
+    assert list(old.parent.iterdir()) == [old]
+
+
+def test_newest_whole_one(tmp_path, capsys):
+    state = dict(meta={}, message_hub={}, state_dict=dict(a=torch.ones(9)))
+    for age, name in enumerate(
+        ['iter_8.pth', 'iter_16.pth', 'best_a.pth', 'weights.pth', 'cut.pth']
+    ):
+        path = tmp_path / name
+        kept = state if name[0] in 'ibc' else state['state_dict']
+        torch.save(kept, path)
+        os.utime(path, (age, age))
+    cut = path.read_bytes()[:-100]
+    path.write_bytes(cut)
+    assert newest_whole(tmp_path) == str(tmp_path / 'iter_16.pth')
+    assert str(path) in capsys.readouterr().out
+    assert newest_whole(tmp_path / 'nowhere') is None
+
+
+def test_full_disk(tmp_path):
+    options = small_training.write(tmp_path)
+
+    def train(iters, disk='', **kwargs):
+        return run(
+            *(*after(disk, 'train.py'), *options, '--resume'),
+            *('--cfg-options', f'train_cfg.max_iters={iters}'),
+            cwd=tmp_path,
+            **kwargs,
+        )
+
+    train(2)
+    text = train(4, FULL_DISK, ok=False)
+    error = text[text.index('error:') :].strip()
+    assert str(tmp_path / 'work') in error
+    assert 'Make room' in error
+    assert len(error.splitlines()) == 1
+    assert 'Traceback' not in text
+    work = tmp_path / 'work'
+    assert newest_whole(work) == str(work / 'iter_2.pth')
+    assert not list(work.glob('.*.part'))

@@ -1,0 +1,265 @@
+"""Runs whose numbers go bad, in all toolboxes."""
+
+import logging
+import re
+from types import SimpleNamespace
+
+import pytest
+import torch
+from mmengine.hooks import Hook
+from mmengine.optim import build_optim_wrapper
+
+from clustr_mm.errors import UserError
+from clustr_mm.registry import HOOKS
+from clustr_mm.training.bad_loss import StopOnBadLoss
+from tests import samples
+from tests.runs import run_tool
+from tests.small_training import write
+from tests.test_configs import build
+from tests.test_training.small import Pictures, classifier, runner
+
+pytest.importorskip('mmpretrain')
+
+
+class NamedPictures(Pictures):
+    def __getitem__(self, i):
+        item = super().__getitem__(i)
+        item['data_samples'].set_metainfo(dict(img_path=f'picture_{i}.jpg'))
+        return item
+
+
+class Spoil(Hook):
+    """Make pictures of certain iterations NaN."""
+
+    def __init__(self, *iterations):
+        self.iterations = iterations
+
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        if runner.iter in self.iterations:
+            shape = data_batch['inputs'].shape
+            data_batch['inputs'] = torch.full(shape, float('nan'))
+
+
+def spoilt_run(tmp_path, *iterations, model=None, **kwargs):
+    return runner(
+        model or classifier('ThinViT'),
+        tmp_path,
+        hooks=[Spoil(*iterations), dict(type='StopOnBadLoss')],
+        **kwargs,
+        train_dataloader=dict(
+            batch_size=2,
+            num_workers=0,
+            dataset=NamedPictures(),
+            sampler=dict(type='DefaultSampler', shuffle=False),
+            collate_fn=dict(type='default_collate'),
+        ),
+    )
+
+
+def test_one_bad_batch_is_left_out(tmp_path):
+    run = spoilt_run(tmp_path, 5)
+    before = {}
+
+    class Compare(Hook):
+        priority = 'LOWEST'
+
+        def after_train_iter(self, runner, batch_idx, **kwargs):
+            weights = [p.clone() for p in runner.model.parameters()]
+            same = all(map(torch.equal, weights, before.get('weights', [])))
+            if before:
+                assert same == (runner.iter == 5)
+            before['weights'] = weights
+
+    run.register_hook(Compare())
+    run.train()
+    assert run.iter == 16
+    assert all(p.isfinite().all() for p in run.model.parameters())
+
+
+def test_bad_batches_in_a_row_end_the_run(tmp_path):
+    run = spoilt_run(tmp_path, 5, 6, 9, 10, 11)
+    with pytest.raises(UserError) as error:
+        run.train()
+    message = str(error.value)
+    assert run.iter == 11
+    assert '3 bad iterations in a row, the last at iteration 12' in message
+    assert 'picture_6.jpg, picture_7.jpg' in message
+    assert 'not finite in data_preprocessor nan' in message
+    assert '\n' not in message
+    assert all(p.isfinite().all() for p in run.model.parameters())
+
+
+def test_no_checkpoint_has_a_nan(tmp_path):
+    """The last of the second epoch's four iterations spoils the model."""
+
+    class SpoilWeight(Hook):
+        def after_train_iter(self, runner, batch_idx, **kwargs):
+            if runner.iter == 7:
+                runner.model.backbone.cls_token.data.fill_(float('nan'))
+
+    hooks = dict(checkpoint=dict(type='CheckpointHook', interval=1))
+    run = spoilt_run(tmp_path, default_hooks=hooks)
+    run.register_hook(SpoilWeight())
+    with pytest.raises(UserError, match='backbone.cls_token'):
+        run.train()
+    assert [p.name for p in tmp_path.glob('*.pth')] == ['epoch_1.pth']
+
+
+def test_spoilt_statistics_end_the_run(tmp_path):
+    model = classifier('ThinViT')
+    model.backbone.patch_embed.proj = torch.nn.Sequential(
+        model.backbone.patch_embed.proj, torch.nn.BatchNorm2d(32)
+    )
+    run = spoilt_run(tmp_path, 1, model=model)
+    with pytest.raises(UserError, match='proj.1.running_mean'):
+        run.train()
+    assert run.iter == 2
+
+
+def test_bad_gradients_alone(tmp_path):
+    """The square root at 0: a finite loss with infinite gradients."""
+    model = classifier('ThinViT')
+    loss = model.loss
+
+    def with_root(*args):
+        root = (model.backbone.cls_token * 0).sum().sqrt()
+        return dict(loss(*args), loss_root=root)
+
+    model.loss = with_root
+    with pytest.raises(UserError, match='the gradients are NaN'):
+        spoilt_run(tmp_path, model=model).train()
+    assert all(p.isfinite().all() for p in model.parameters())
+
+
+def test_patience():
+    with pytest.raises(ValueError, match='at least 2'):
+        StopOnBadLoss(patience=1)
+
+
+def test_exploding_learning_rate(tmp_path):
+    """With the tool and a config of ours, whose runtime has the hook."""
+    text = run_tool(
+        *('train.py', *write(tmp_path), '--cfg-options'),
+        *('optim_wrapper.optimizer.lr=1e20', 'train_cfg.max_iters=40'),
+        cwd=tmp_path,
+        ok=False,
+    )
+    error = text[text.index('error:') :].strip()
+    assert len(error.splitlines()) == 1
+    assert re.search(r'the last at iteration \d+, where', error)
+    assert str(tmp_path / 'data/train') in error
+    assert 'Largest activations: ' in error
+    assert '--resume' in error
+    assert 'Traceback' not in text
+
+
+@pytest.mark.parametrize(
+    ('name', 'size'),
+    [
+        ('quickstart/evit_shapes.py', (96, 96)),
+        ('clustr/fpn_clustr_t_ade20k.py', (64, 64)),
+        ('clustr/retinanet_clustr_t_coco.py', (64, 64)),
+        ('clustr/pose_clustr_t_wholebody.py', (128, 96)),
+    ],
+)
+def test_models_of_all_toolboxes(name, size, caplog):
+    cfg, model = build(name)
+    assert cfg.default_hooks.bad_loss.type == 'StopOnBadLoss'
+    if cfg.default_scope == 'mmseg':
+        model.data_preprocessor.size = size
+    first = next(iter(model.backbone.parameters()))
+    first.data.fill_(float('inf'))
+    optim_wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
+    run = SimpleNamespace(
+        model=model.train(),
+        optim_wrapper=optim_wrapper,
+        logger=logging.getLogger('test'),
+    )
+    hook = HOOKS.build(cfg.default_hooks.bad_loss)
+    hook.before_train(run)
+
+    def train():
+        for run.iter in range(4):
+            data = samples.batch(cfg.default_scope, cfg, size)
+            for i, sample in enumerate(data['data_samples']):
+                sample.set_metainfo(dict(img_path=f'{run.iter}_{i}.jpg'))
+            losses = model.train_step(data, optim_wrapper)
+            hook.after_train_iter(run, run.iter, data, losses)
+
+    with pytest.raises(UserError) as error:
+        train()
+    assert run.iter == 2
+
+
+def test_bad_gradients_alone(tmp_path):
+    """The square root at 0: a finite loss with infinite gradients."""
+    model = classifier('ThinViT')
+    loss = model.loss
+
+    def with_root(*args):
+        root = (model.backbone.cls_token * 0).sum().sqrt()
+        return dict(loss(*args), loss_root=root)
+
+    model.loss = with_root
+    with pytest.raises(UserError, match='the gradients are NaN'):
+        spoilt_run(tmp_path, model=model).train()
+    assert all(p.isfinite().all() for p in model.parameters())
+
+
+def test_patience():
+    with pytest.raises(ValueError, match='at least 2'):
+        StopOnBadLoss(patience=1)
+
+
+def test_exploding_learning_rate(tmp_path):
+    """With the tool and a config of ours, whose runtime has the hook."""
+    text = run_tool(
+        *('train.py', *write(tmp_path), '--cfg-options'),
+        *('optim_wrapper.optimizer.lr=1e20', 'train_cfg.max_iters=40'),
+        cwd=tmp_path,
+        ok=False,
+    )
+    error = text[text.index('error:') :].strip()
+    assert len(error.splitlines()) == 1
+    assert re.search(r'the last at iteration \d+, where', error)
+    assert str(tmp_path / 'data/train') in error
+    assert 'Largest activations: ' in error
+    assert '--resume' in error
+    assert 'Traceback' not in text
+
+
+@pytest.mark.parametrize(
+    ('name', 'size'),
+    [
+        ('quickstart/evit_shapes.py', (96, 96)),
+        ('clustr/fpn_clustr_t_ade20k.py', (64, 64)),
+        ('clustr/retinanet_clustr_t_coco.py', (64, 64)),
+        ('clustr/pose_clustr_t_wholebody.py', (128, 96)),
+    ],
+)
+def test_models_of_all_toolboxes(name, size, caplog):
+    cfg, model = build(name)
+    assert cfg.default_hooks.bad_loss.type == 'StopOnBadLoss'
+    if cfg.default_scope == 'mmseg':
+        model.data_preprocessor.size = size
+    first = next(iter(model.backbone.parameters()))
+    first.data.fill_(float('inf'))
+    optim_wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
+    run = SimpleNamespace(
+        model=model.train(),
+        optim_wrapper=optim_wrapper,
+        logger=logging.getLogger('test'),
+    )
+    hook = HOOKS.build(cfg.default_hooks.bad_loss)
+    hook.before_train(run)
+    with pytest.raises(UserError) as error:
+        for run.iter in range(3):
+            data = samples.batch(cfg.default_scope, cfg, size)
+            for i, sample in enumerate(data['data_samples']):
+                sample.set_metainfo(dict(img_path=f'{run.iter}_{i}.jpg'))
+            losses = model.train_step(data, optim_wrapper)
+            hook.after_train_iter(run, run.iter, data, losses)
+    assert run.iter == 2
+    assert '2_0.jpg, 2_1.jpg' in str(error.value)
+    assert 'first not finite in backbone.' in str(error.value)
+    assert '0_0.jpg, 0_1.jpg' in caplog.text
