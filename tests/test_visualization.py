@@ -19,6 +19,7 @@ from clustr_mm.registry import MODELS
 from clustr_mm.visualization import TokenVisualizationHook, draw_tokens
 from clustr_mm.visualization.drawing import (
     Canvas,
+    choose_cross,
     draw,
     draw_clusters,
     draw_highlight,
@@ -153,20 +154,27 @@ def test_means_are_those_of_each_cluster():
 def test_highlight_shows_one_cluster():
     photo = colourful()
     labels = cells(np.arange(60).reshape(6, 10) // 20, 8)
-    canvas = Canvas(photo, SIZE, 80, point=(0.0, 0.99))
-    picture = draw_highlight(labels, 3, canvas)
+    canvas = Canvas(photo, SIZE, 80)
+    picture = draw_highlight(labels, 3, canvas, canvas.pixel(0, 1))
     inner = np.s_[36:, 30:]  # neither the edge nor the cross
     assert (picture[inner] == photo[inner]).all()
     assert is_grey(picture[:30]).all()
 
 
-def test_highlight_looks_for_a_large_cluster():
+def test_cross_is_inside_of_large_clusters():
     labels = np.arange(60).reshape(6, 10)
     labels[:, 7:] = 60
-    canvas = Canvas(colourful(), SIZE, 80)
-    picture = draw_highlight(cells(labels, 8), 61, canvas)
-    assert not is_grey(picture[:, 57:]).any()
-    assert is_grey(picture[:, :40]).all()
+    others = np.arange(60).reshape(6, 10)
+    others[3:] = 60
+    partitions = [(cells(x, 8), 61) for x in (labels, others)]
+    row, column = choose_cross(partitions, SIZE)
+    # In both, in neither's edge, and no farther than it has to be.
+    assert 24 < row < 30
+    assert 56 < column < 62
+    # Without any it is in the middle, and what left counts for nothing.
+    for nothing in ([], [(cells(labels, 8), 60)]):
+        row, column = choose_cross(nothing, SIZE)
+        assert (row, column) == (23, 39)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +219,7 @@ def test_fused_patches_are_tinted():
     assert [_num_tokens(stage) for stage in stages] == [43, 32, 24]
     assert (stages[0].fused > 0).sum() == 18
     assert not any(stage.left.any() for stage in stages)
-    picture = draw(stages[-1], Canvas(photo, SIZE, 80))[0]
+    picture = draw(stages, Canvas(photo, SIZE, 80))[-1][0]
     touched = (picture != photo).any(-1)[::8, ::8]
     alone = sizes[trail.owner[0]] == 1
     fused = trail.owner[0] == 23
@@ -233,7 +241,7 @@ def test_clusters_of_token_pooling_follow_the_trail():
     assert (stages[1].labels.ravel() == trail.steps[1][0][owner]).all()
     # In the end all have left.
     canvas = Canvas(colourful(), SIZE, 80)
-    assert is_grey(draw(stages[2], canvas)[0]).all()
+    assert is_grey(draw(stages, canvas)[-1][0]).all()
 
 
 def test_maps_of_hvt_are_its_outputs():
@@ -289,7 +297,7 @@ def test_picture_is_a_part_of_the_sheet():
     photo = colourful()
     sheet, stages = draw_tokens(model('EViT'), photo, side=80)
     canvas = Canvas(mmcv.bgr2rgb(photo), SIZE, 80)
-    for picture in (canvas.photo, *draw(stages[0], canvas)):
+    for picture in (canvas.photo, *draw(stages, canvas)[0]):
         # Its first row is somewhere in the sheet, and the rest below.
         windows = np.lib.stride_tricks.sliding_window_view(sheet, (48, 80, 3))
         corners = (sheet[: -47 or None, :-79] == picture[0, 0]).all(-1)

@@ -47,7 +47,7 @@ def parse_args():
         nargs=2,
         metavar=('X', 'Y'),
         help='place whose cluster is highlighted, from 0 0 (left, top) to '
-        '1 1; by default that of a larger cluster near the middle',
+        '1 1; by default near the middle, where clusters are large',
     )
     parser.add_argument(
         '--side',

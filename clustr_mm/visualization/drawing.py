@@ -1,5 +1,7 @@
 """Tokens painted over a photo. Pictures are RGB, [H, W, 3] in uint8."""
 
+from collections.abc import Sequence
+
 import cv2
 import mmcv
 import numpy as np
@@ -8,7 +10,7 @@ import torch.nn.functional as F
 from mmengine.visualization import Visualizer
 from torch import Tensor
 
-from .follow import Pooled, Selected, Stage
+from .follow import Clustered, Pooled, Selected, Stage
 
 MARK = (255, 40, 40)
 # Of fused tokens, by the stage that fused them.
@@ -33,10 +35,6 @@ class Canvas:
         seen (tuple[int, int]): Height and width of the image that the
             backbone saw, without padding.
         side (int): Longer side of the pictures.
-        point (tuple[float, float], optional): The place, from (0, 0) at the
-            left and top to (1, 1), whose cluster is highlighted. By default
-            that in the middle, or the nearest to it which is no smaller than
-            the average.
     """
 
     def __init__(
@@ -44,19 +42,22 @@ class Canvas:
         photo: np.ndarray,
         seen: tuple[int, int],
         side: int,
-        point: tuple[float, float] | None = None,
     ):
         self.seen = seen
         self.size = tuple(max(round(n * side / max(seen)), 1) for n in seen)
         self.photo = mmcv.imresize(
             photo, self.size[::-1], interpolation='area'
         )
-        self.point = point
 
     @property
     def grey(self) -> np.ndarray:
         """Brightness, [H, W, 1] in float32."""
         return mmcv.rgb2gray(self.photo, keepdim=True).astype(np.float32)
+
+    def pixel(self, x: float, y: float) -> tuple[int, int]:
+        """Row and column of a place from (0, 0), left and top, to (1, 1)."""
+        height, width = self.size
+        return min(int(y * height), height - 1), min(int(x * width), width - 1)
 
     def enlarge(self, values: Tensor, stride: int) -> np.ndarray:
         """The value of the token in which the middle of each pixel lies."""
@@ -89,8 +90,36 @@ def palette(number: int) -> np.ndarray:
     return np.round(255 * rgb).astype(np.uint8)
 
 
-def draw(stage: Stage, canvas: Canvas) -> list[np.ndarray]:
-    """The pictures of a stage, from top to bottom."""
+def draw(
+    stages: Sequence[Stage],
+    canvas: Canvas,
+    point: tuple[float, float] | None = None,
+) -> list[list[np.ndarray]]:
+    """The pictures of each stage, from top to bottom.
+
+    Args:
+        stages (Sequence[Stage]): What to draw.
+        canvas (Canvas): On what.
+        point (tuple[float, float], optional): The place, from (0, 0) at the
+            left and top to (1, 1), whose cluster is highlighted. By default
+            one near the middle where clusters are large.
+    """
+    partitions = [
+        (canvas.enlarge(stage.labels, stage.stride), stage.num_clusters)
+        for stage in stages
+        if isinstance(stage, Clustered)
+    ]
+    cross = (
+        choose_cross(partitions, canvas.size)
+        if point is None
+        else canvas.pixel(*point)
+    )
+    return [_draw_stage(stage, canvas, cross) for stage in stages]
+
+
+def _draw_stage(
+    stage: Stage, canvas: Canvas, cross: tuple[int, int]
+) -> list[np.ndarray]:
     if isinstance(stage, Selected):
         return [draw_selection(stage, canvas)]
     if isinstance(stage, Pooled):
@@ -103,7 +132,7 @@ def draw(stage: Stage, canvas: Canvas) -> list[np.ndarray]:
     return [
         draw_clusters(labels, stage.num_clusters, canvas),
         draw_means(labels, stage.num_clusters, canvas),
-        draw_highlight(labels, stage.num_clusters, canvas),
+        draw_highlight(labels, stage.num_clusters, canvas, cross),
     ]
 
 
@@ -129,38 +158,43 @@ def draw_means(labels: np.ndarray, number: int, canvas: Canvas) -> np.ndarray:
 
 
 def draw_highlight(
-    labels: np.ndarray, number: int, canvas: Canvas
+    labels: np.ndarray, number: int, canvas: Canvas, cross: tuple[int, int]
 ) -> np.ndarray:
-    """The cluster at a cross, in front of the others in grey."""
-    y, x = _chosen_pixel(labels, number, canvas.point)
-    chosen = (labels == labels[y, x]) & (labels < number)
+    """The cluster at a cross (row, column), the others in grey."""
+    chosen = (labels == labels[cross]) & (labels < number)
     picture = np.where(chosen[..., None], canvas.photo, _grey(canvas, 0.45))
     edge = cv2.morphologyEx(
         chosen.astype(np.uint8), cv2.MORPH_GRADIENT, np.ones((3, 3), np.uint8)
     )
     picture[edge > 0] = MARK
     return cv2.drawMarker(
-        np.ascontiguousarray(picture), (x, y), MARK, cv2.MARKER_CROSS, 15, 2
+        picture, cross[::-1], MARK, cv2.MARKER_CROSS, 15, thickness=2
     )
 
 
-def _chosen_pixel(
-    labels: np.ndarray, number: int, point: tuple[float, float] | None
+def choose_cross(
+    partitions: Sequence[tuple[np.ndarray, int]], size: tuple[int, int]
 ) -> tuple[int, int]:
-    """Row and column of the cross."""
-    height, width = labels.shape
-    x, y = point or (0.5, 0.5)
-    row = min(int(y * height), height - 1)
-    column = min(int(x * width), width - 1)
-    if point is not None:
-        return row, column
-    sizes = np.bincount(labels.ravel())
-    large = (sizes >= sizes[sizes > 0].mean())[labels] & (labels < number)
-    if not large.any():
-        return row, column
-    places = np.argwhere(large)
-    distance = np.square(places - (row, column)).sum(1)
-    return tuple(places[distance.argmin()].tolist())
+    """A pixel near the middle, in and among large clusters at most stages.
+
+    Args:
+        partitions (Sequence[tuple[np.ndarray, int]]): Labels [H, W] and
+            number of clusters of each stage.
+        size (tuple[int, int]): Height and width.
+    """
+    rows, columns = np.indices(size)
+    middle = (size[0] - 1) / 2, (size[1] - 1) / 2
+    far = np.hypot(rows - middle[0], columns - middle[1]) / max(size)
+    score = -0.5 * far
+    window = 2 * (max(size) // 40) + 1
+    for labels, number in partitions:
+        sizes = np.bincount(labels.ravel())
+        large = (sizes >= sizes[sizes > 0].mean())[labels] & (labels < number)
+        # Inside of a cluster rather than at its edge.
+        inside = cv2.blur(large.astype(np.float64), (window, window))
+        score += inside / len(partitions)
+    row, column = divmod(int(score.argmax()), size[1])
+    return row, column
 
 
 def draw_selection(stage: Selected, canvas: Canvas) -> np.ndarray:

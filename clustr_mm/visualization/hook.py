@@ -27,7 +27,7 @@ class TokenVisualizationHook(Hook):
         num_images (int): How many images.
         side (int): Longer side of each picture on a sheet.
         point (tuple[float, float], optional): Whose cluster is highlighted;
-            see :class:`Canvas`.
+            see :func:`draw`.
     """
 
     priority = 'LOW'

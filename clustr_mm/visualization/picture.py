@@ -59,14 +59,18 @@ def draw_tokens(
         photo (np.ndarray, optional): The same in another resolution, to be
             drawn upon.
         side (int): Longer side of each picture.
-        point (tuple[float, float], optional): See :class:`Canvas`.
+        point (tuple[float, float], optional): Whose cluster is
+            highlighted; see :func:`draw`.
     """
     backbone = find_backbone(model)
     stages = follow(backbone, preprocess(model, image))
     rgb = mmcv.bgr2rgb(image if photo is None else photo)
-    canvas = Canvas(rgb, image.shape[:2], side, point)
+    canvas = Canvas(rgb, image.shape[:2], side)
     columns = [Column('image', [canvas.photo])]
-    columns += [Column(stage.title, draw(stage, canvas)) for stage in stages]
+    columns += [
+        Column(stage.title, pictures)
+        for stage, pictures in zip(stages, draw(stages, canvas, point))
+    ]
     lines = [*heading, LEGENDS[_kind(stages)]]
     return TokenPicture(contact_sheet(lines, columns), stages)
 

@@ -1,5 +1,6 @@
 """A contact sheet: columns of pictures under a heading."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -32,12 +33,14 @@ def contact_sheet(
     height, width = columns[0].pictures[0].shape[:2]
     # Narrow pictures still leave room for their titles.
     cell = max(width, 250) + GAP
-    rows = [columns[i : i + most] for i in range(0, len(columns), most)]
+    # As few rows as there can be, of like lengths.
+    length = math.ceil(len(columns) / math.ceil(len(columns) / most))
+    rows = [columns[i : i + length] for i in range(0, len(columns), length)]
     depth = max(len(column.pictures) for column in columns)
     row_height = LINE + depth * (height + GAP) + GAP
     top = GAP + len(heading) * LINE + GAP
     size = (
-        max(GAP + min(len(columns), most) * cell, 640),
+        max(GAP + length * cell, 640),
         top + len(rows) * row_height,
     )
     sheet = Image.new('RGB', size, 'white')
