@@ -3,7 +3,9 @@
 import json
 import pickle
 import re
+import struct
 import sys
+import zipfile
 
 import numpy as np
 import pytest
@@ -78,6 +80,38 @@ def test_detours_are_closed(detour, path):
     torch.save(dict(state_dict=detour), path)
     with pytest.raises(UnsafeCheckpointError):
         load(path)
+
+
+def test_getattr_leads_nowhere(path):
+    """A pickle by hand that MMEngine's own safe way opens.
+
+    It would put eval in the place of open.
+    """
+
+    def text(value):
+        value = value.encode()
+        return pickle.BINUNICODE + struct.pack('<I', len(value)) + value
+
+    def attribute(owner, name):
+        call = pickle.TUPLE2 + pickle.REDUCE
+        return get + owner + text(name) + call
+
+    get = pickle.GLOBAL + b'__builtin__\ngetattr\n'
+    module = attribute(get, '__self__')
+    program = pickle.PROTO + b'\x02' + attribute(module, '__dict__')
+    program += text('open') + attribute(module, 'eval') + pickle.SETITEM
+    torch.save({}, path)
+    with zipfile.ZipFile(path) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, 'w') as archive:
+        for name, data in files.items():
+            if name.endswith('data.pkl'):
+                data = program + pickle.STOP
+            archive.writestr(name, data)
+    was = open
+    with pytest.raises(UnsafeCheckpointError, match="getattr of '__self__'"):
+        load(path)
+    assert open is was
 
 
 @pytest.mark.parametrize('target', [HistoryBuffer, torch.Tensor, np.dtype])

@@ -69,19 +69,19 @@ class StopOnBadLoss(Hook):
     ) -> None:
         loss = torch.as_tensor((outputs or {}).get('loss', 0.0))
         if not loss.isfinite().all():
-            what = 'loss is'
+            what = 'loss was'
         elif self._dropped:
-            what = 'gradients are'
+            what = 'gradients were'
         else:
             self._recover(runner)
             return
         self._dropped = False
         self._in_a_row += 1
         self._bad = (
-            f'at iteration {runner.iter + 1}, where the {what} NaN or '
-            f'infinite. Pictures: {_pictures(data_batch)}.'
+            f'iteration {runner.iter + 1}, whose {what} NaN or infinite, with '
+            f'the pictures {_pictures(data_batch)}'
         )
-        runner.logger.warning(f'No step was taken {self._bad}')
+        runner.logger.warning(f'No step was taken at {self._bad}')
         if self._in_a_row == self.patience:
             self._stop(f'after {self.patience} bad iterations in a row')
         if self._watch is None:
@@ -106,7 +106,11 @@ class StopOnBadLoss(Hook):
     def _stop_if_nan(
         self, what: str, tensors: Iterable[tuple[str, Tensor]]
     ) -> None:
-        names = [name for name, tensor in tensors if tensor.isnan().any()]
+        names = [
+            name
+            for name, tensor in tensors
+            if isinstance(tensor, Tensor) and tensor.isnan().any()
+        ]
         if names:
             more = f' and {len(names) - 3} more' if len(names) > 3 else ''
             names = ', '.join(names[:3])
@@ -115,10 +119,10 @@ class StopOnBadLoss(Hook):
     def _stop(self, why: str) -> NoReturn:
         message = f'the run was stopped {why}'
         if self._bad:
-            message += f', the last {self._bad}'
+            message += f'. The last bad one was {self._bad}'
         if self._watch is not None:
-            message += f' Largest activations: {self._watch.largest()}.'
-        raise UserError(f'{message} {ADVICE}')
+            message += f'. Largest activations: {self._watch.largest()}'
+        raise UserError(f'{message}. {ADVICE}')
 
 
 class _Watch:
@@ -170,7 +174,7 @@ def _tensors(output: Any) -> Iterator[Tensor]:
 
 def _finite(tensors: Iterable[Tensor]) -> bool:
     """Whether all are, with a single wait for an accelerator."""
-    sums = [tensor.detach().float().abs().sum() for tensor in tensors]
+    sums = [tensor.sum(dtype=torch.float32) for tensor in tensors]
     return not sums or bool(torch.stack(sums).isfinite().all())
 
 

@@ -82,7 +82,10 @@ def test_bad_batches_in_a_row_end_the_run(tmp_path):
         run.train()
     message = str(error.value)
     assert run.iter == 11
-    assert '3 bad iterations in a row, the last at iteration 12' in message
+    assert (
+        '3 bad iterations in a row. The last bad one was iteration 12'
+        in message
+    )
     assert 'picture_6.jpg, picture_7.jpg' in message
     assert 'not finite in data_preprocessor nan' in message
     assert '\n' not in message
@@ -126,7 +129,7 @@ def test_bad_gradients_alone(tmp_path):
         return dict(loss(*args), loss_root=root)
 
     model.loss = with_root
-    with pytest.raises(UserError, match='the gradients are NaN'):
+    with pytest.raises(UserError, match='whose gradients were NaN'):
         spoilt_run(tmp_path, model=model).train()
     assert all(p.isfinite().all() for p in model.parameters())
 
@@ -146,7 +149,7 @@ def test_exploding_learning_rate(tmp_path):
     )
     error = text[text.index('error:') :].strip()
     assert len(error.splitlines()) == 1
-    assert re.search(r'the last at iteration \d+, where', error)
+    assert re.search(r'was iteration \d+, whose loss was NaN', error)
     assert str(tmp_path / 'data/train') in error
     assert 'Largest activations: ' in error
     assert '--resume' in error
@@ -188,77 +191,6 @@ def test_models_of_all_toolboxes(name, size, caplog):
 
     with pytest.raises(UserError) as error:
         train()
-    assert run.iter == 2
-
-
-def test_bad_gradients_alone(tmp_path):
-    """The square root at 0: a finite loss with infinite gradients."""
-    model = classifier('ThinViT')
-    loss = model.loss
-
-    def with_root(*args):
-        root = (model.backbone.cls_token * 0).sum().sqrt()
-        return dict(loss(*args), loss_root=root)
-
-    model.loss = with_root
-    with pytest.raises(UserError, match='the gradients are NaN'):
-        spoilt_run(tmp_path, model=model).train()
-    assert all(p.isfinite().all() for p in model.parameters())
-
-
-def test_patience():
-    with pytest.raises(ValueError, match='at least 2'):
-        StopOnBadLoss(patience=1)
-
-
-def test_exploding_learning_rate(tmp_path):
-    """With the tool and a config of ours, whose runtime has the hook."""
-    text = run_tool(
-        *('train.py', *write(tmp_path), '--cfg-options'),
-        *('optim_wrapper.optimizer.lr=1e20', 'train_cfg.max_iters=40'),
-        cwd=tmp_path,
-        ok=False,
-    )
-    error = text[text.index('error:') :].strip()
-    assert len(error.splitlines()) == 1
-    assert re.search(r'the last at iteration \d+, where', error)
-    assert str(tmp_path / 'data/train') in error
-    assert 'Largest activations: ' in error
-    assert '--resume' in error
-    assert 'Traceback' not in text
-
-
-@pytest.mark.parametrize(
-    ('name', 'size'),
-    [
-        ('quickstart/evit_shapes.py', (96, 96)),
-        ('clustr/fpn_clustr_t_ade20k.py', (64, 64)),
-        ('clustr/retinanet_clustr_t_coco.py', (64, 64)),
-        ('clustr/pose_clustr_t_wholebody.py', (128, 96)),
-    ],
-)
-def test_models_of_all_toolboxes(name, size, caplog):
-    cfg, model = build(name)
-    assert cfg.default_hooks.bad_loss.type == 'StopOnBadLoss'
-    if cfg.default_scope == 'mmseg':
-        model.data_preprocessor.size = size
-    first = next(iter(model.backbone.parameters()))
-    first.data.fill_(float('inf'))
-    optim_wrapper = build_optim_wrapper(model, cfg.optim_wrapper)
-    run = SimpleNamespace(
-        model=model.train(),
-        optim_wrapper=optim_wrapper,
-        logger=logging.getLogger('test'),
-    )
-    hook = HOOKS.build(cfg.default_hooks.bad_loss)
-    hook.before_train(run)
-    with pytest.raises(UserError) as error:
-        for run.iter in range(3):
-            data = samples.batch(cfg.default_scope, cfg, size)
-            for i, sample in enumerate(data['data_samples']):
-                sample.set_metainfo(dict(img_path=f'{run.iter}_{i}.jpg'))
-            losses = model.train_step(data, optim_wrapper)
-            hook.after_train_iter(run, run.iter, data, losses)
     assert run.iter == 2
     assert '2_0.jpg, 2_1.jpg' in str(error.value)
     assert 'first not finite in backbone.' in str(error.value)
