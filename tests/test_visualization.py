@@ -118,13 +118,14 @@ def test_pixels_belong_to_the_cluster_that_clustr_found(size):
         grid = [-(-side // stride) for side in size]
         labels = cells(clusters.labels[0].view(grid), stride, size)
         picture = draw_clusters(
-            canvas.enlarge(stage.labels, stride),
-            stage.num_clusters,
-            canvas,
-            strength=1,
+            canvas.enlarge(stage.labels, stride), canvas, strength=1
         )
-        colours = palette(clusters.num_clusters + 1)
-        assert (picture == colours[labels]).all()
+        # One colour for each cluster, and another for any other one.
+        colours = palette(grid[0] * grid[1])
+        first = clusters.labels[0].tolist().index
+        for label in np.unique(labels):
+            inside = (picture == colours[first(label)]).all(-1)
+            assert (inside == (labels == label)).all()
         assert stage.title.split(': ')[1] == (
             f'{clusters.num_clusters} of {grid[0] * grid[1]} tokens'
         )
@@ -145,7 +146,7 @@ def test_neighbouring_numbers_have_different_colours():
 def test_means_are_those_of_each_cluster():
     photo = colourful()
     labels = np.random.default_rng(1).integers(0, 7, SIZE)
-    picture = draw_means(labels, 7, Canvas(photo, SIZE, 80))
+    picture = draw_means(labels, Canvas(photo, SIZE, 80))
     for i in range(7):
         mean = photo[labels == i].mean(0)
         assert np.abs(picture[labels == i] - mean).max() <= 0.5
@@ -155,7 +156,7 @@ def test_highlight_shows_one_cluster():
     photo = colourful()
     labels = cells(np.arange(60).reshape(6, 10) // 20, 8)
     canvas = Canvas(photo, SIZE, 80)
-    picture = draw_highlight(labels, 3, canvas, canvas.pixel(0, 1))
+    picture = draw_highlight(labels, canvas, canvas.pixel(0, 1))
     inner = np.s_[36:, 30:]  # neither the edge nor the cross
     assert (picture[inner] == photo[inner]).all()
     assert is_grey(picture[:30]).all()
@@ -166,13 +167,13 @@ def test_cross_is_inside_of_large_clusters():
     labels[:, 7:] = 60
     others = np.arange(60).reshape(6, 10)
     others[3:] = 60
-    partitions = [(cells(x, 8), 61) for x in (labels, others)]
+    partitions = [cells(x, 8) for x in (labels, others)]
     row, column = choose_cross(partitions, SIZE)
     # In both, in neither's edge, and no farther than it has to be.
     assert 24 < row < 30
     assert 56 < column < 62
     # Without any it is in the middle, and what left counts for nothing.
-    for nothing in ([], [(cells(labels, 8), 60)]):
+    for nothing in ([], [cells(np.full((6, 10), -1), 8)]):
         row, column = choose_cross(nothing, SIZE)
         assert (row, column) == (23, 39)
 
@@ -233,12 +234,15 @@ def test_clusters_of_token_pooling_follow_the_trail():
     img = as_batch(colourful())
     stages = follow(backbone, img)
     assert all(isinstance(stage, Clustered) for stage in stages)
-    assert [stage.num_clusters for stage in stages] == [40, 20, 0]
+    assert [_num_tokens(stage) for stage in stages] == [40, 20, 0]
     with torch.no_grad():
         trail = backbone.trace(img)[1]
-    owner = trail.steps[0][0]
-    assert (stages[0].labels.ravel() == owner).all()
-    assert (stages[1].labels.ravel() == trail.steps[1][0][owner]).all()
+    first = trail.steps[0][0]
+    for stage, owner in zip(stages, (first, trail.steps[1][0][first])):
+        owner = owner.tolist()
+        labels = [owner.index(cluster) for cluster in owner]
+        assert stage.labels.flatten().tolist() == labels
+    assert (stages[2].labels == -1).all()
     # In the end all have left.
     canvas = Canvas(colourful(), SIZE, 80)
     assert is_grey(draw(stages, canvas)[-1][0]).all()

@@ -105,7 +105,7 @@ def draw(
             one near the middle where clusters are large.
     """
     partitions = [
-        (canvas.enlarge(stage.labels, stage.stride), stage.num_clusters)
+        canvas.enlarge(stage.labels, stage.stride)
         for stage in stages
         if isinstance(stage, Clustered)
     ]
@@ -130,38 +130,39 @@ def _draw_stage(
         ]
     labels = canvas.enlarge(stage.labels, stage.stride)
     return [
-        draw_clusters(labels, stage.num_clusters, canvas),
-        draw_means(labels, stage.num_clusters, canvas),
-        draw_highlight(labels, stage.num_clusters, canvas, cross),
+        draw_clusters(labels, canvas),
+        draw_means(labels, canvas),
+        draw_highlight(labels, canvas, cross),
     ]
 
 
 def draw_clusters(
-    labels: np.ndarray, number: int, canvas: Canvas, strength: float = 0.75
+    labels: np.ndarray, canvas: Canvas, strength: float = 0.75
 ) -> np.ndarray:
     """Each cluster of ``labels`` [H, W] in a colour of its own."""
-    colours = palette(number + 1)[np.minimum(labels, number)]
+    # The last colour is of those that left, in whose place there is grey.
+    colours = palette(labels.max() + 2)[labels]
     picture = _blend(canvas.grey, colours, strength)
-    return _fade(picture, labels >= number, canvas)
+    return _fade(picture, labels < 0, canvas)
 
 
-def draw_means(labels: np.ndarray, number: int, canvas: Canvas) -> np.ndarray:
+def draw_means(labels: np.ndarray, canvas: Canvas) -> np.ndarray:
     """Each cluster in the mean colour of its pixels."""
-    flat = labels.ravel()
+    flat = labels.ravel() + 1
     counts = np.bincount(flat)[:, None]
     sums = [
         np.bincount(flat, c.ravel()) for c in np.moveaxis(canvas.photo, 2, 0)
     ]
     means = np.stack(sums, -1) / np.maximum(counts, 1)
-    picture = np.round(means).astype(np.uint8)[labels]
-    return _fade(picture, labels >= number, canvas)
+    picture = np.round(means).astype(np.uint8)[labels + 1]
+    return _fade(picture, labels < 0, canvas)
 
 
 def draw_highlight(
-    labels: np.ndarray, number: int, canvas: Canvas, cross: tuple[int, int]
+    labels: np.ndarray, canvas: Canvas, cross: tuple[int, int]
 ) -> np.ndarray:
     """The cluster at a cross (row, column), the others in grey."""
-    chosen = (labels == labels[cross]) & (labels < number)
+    chosen = (labels == labels[cross]) & (labels >= 0)
     picture = np.where(chosen[..., None], canvas.photo, _grey(canvas, 0.45))
     edge = cv2.morphologyEx(
         chosen.astype(np.uint8), cv2.MORPH_GRADIENT, np.ones((3, 3), np.uint8)
@@ -173,13 +174,12 @@ def draw_highlight(
 
 
 def choose_cross(
-    partitions: Sequence[tuple[np.ndarray, int]], size: tuple[int, int]
+    partitions: Sequence[np.ndarray], size: tuple[int, int]
 ) -> tuple[int, int]:
     """A pixel near the middle, in and among large clusters at most stages.
 
     Args:
-        partitions (Sequence[tuple[np.ndarray, int]]): Labels [H, W] and
-            number of clusters of each stage.
+        partitions (Sequence[np.ndarray]): Labels [H, W] of each stage.
         size (tuple[int, int]): Height and width.
     """
     rows, columns = np.indices(size)
@@ -187,9 +187,10 @@ def choose_cross(
     far = np.hypot(rows - middle[0], columns - middle[1]) / max(size)
     score = -0.5 * far
     window = 2 * (max(size) // 40) + 1
-    for labels, number in partitions:
-        sizes = np.bincount(labels.ravel())
-        large = (sizes >= sizes[sizes > 0].mean())[labels] & (labels < number)
+    for labels in partitions:
+        sizes = np.bincount(labels.ravel() + 1)
+        large = sizes >= sizes[sizes > 0].mean()
+        large = large[labels + 1] & (labels >= 0)
         # Inside of a cluster rather than at its edge.
         inside = cv2.blur(large.astype(np.float64), (window, window))
         score += inside / len(partitions)

@@ -15,15 +15,15 @@ from clustr_mm.tokens.provenance import Trail
 
 
 class Clustered(NamedTuple):
-    """Tokens in clusters, numbered from 0.
+    """Tokens in clusters.
 
-    Larger numbers than there are clusters are those of tokens that left.
+    A cluster goes by the number of its first token, so that one that grows
+    keeps its name; -1 are tokens that left.
     """
 
     title: str
     stride: int  # pixels a side of a token
     labels: Tensor  # [h, w]
-    num_clusters: int
 
 
 class Selected(NamedTuple):
@@ -99,9 +99,17 @@ def _follow_clustr(backbone: ClusTR, img: Tensor) -> list[Stage]:
             scale = f', scale {j + 1}' if len(scales) > 1 else ''
             num_tokens = clusters.labels.shape[1]
             title = f'stage {i + 1}{scale}: {exist} of {num_tokens} tokens'
-            labels = clusters.labels[0].view(grid)
-            stages.append(Clustered(title, 4 * 2**i, labels, number))
+            labels = _by_first_token(clusters.labels[0], number).view(grid)
+            stages.append(Clustered(title, 4 * 2**i, labels))
     return stages
+
+
+def _by_first_token(labels: Tensor, number: int) -> Tensor:
+    """Name clusters by their first token; labels from ``number`` on by -1."""
+    token = torch.arange(len(labels), device=labels.device)
+    first = torch.full((int(labels.max()) + 1,), len(labels)).to(token)
+    first = first.scatter_reduce(0, labels, token, 'amin')[labels]
+    return torch.where(labels < number, first, -1)
 
 
 @contextmanager
@@ -151,7 +159,8 @@ def _follow_vit(backbone: ThinViT, img: Tensor) -> Iterator[Stage]:
             if fuses:
                 fused = torch.where(owner == num_tokens - 1, since, fused)
             elif owner.unique().numel() < owner.numel():
-                yield Clustered(title, stride, owner, num_tokens)
+                labels = _by_first_token(owner.flatten(), num_tokens)
+                yield Clustered(title, stride, labels.view(trail.grid))
                 continue
             yield Selected(title, stride, left, fused)
     if pooled is not None:
