@@ -13,6 +13,7 @@ from torch import Tensor
 from clustr_mm.layers.block import Block
 from clustr_mm.layers.reducer import Reducer
 from clustr_mm.registry import MODELS
+from clustr_mm.tokens.exporting import ranking
 from clustr_mm.tokens.merging import cluster_mean
 from clustr_mm.tokens.provenance import Trail
 from .token_pooling import TokenPoolingDeiT
@@ -65,7 +66,7 @@ def match(keys: Tensor, num_merged: int) -> Tensor:
     with torch.autocast(keys.device.type, enabled=False):
         keys = F.normalize(keys.float(), dim=-1)
         similarity, partner = (keys[:, looking] @ keys[:, looked_at].mT).max(2)
-    leaving = similarity.topk(num_merged).indices
+    leaving = ranking(similarity)[:, :num_merged]
     leaves = torch.zeros_like(partner).scatter(1, leaving, 1)
     num_staying = partner.shape[1] - num_merged
     staying = (1 - leaves).cumsum(1) - 1

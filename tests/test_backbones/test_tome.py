@@ -248,6 +248,15 @@ def test_same_weights_as_deit():
     )
 
 
+def test_exported_for_any_batch():
+    model = build('tome', out_type='featmap')
+    batch = {0: torch.export.Dim('batch', max=64)}
+    program = torch.export.export(model, (images(2),), dynamic_shapes=[batch])
+    with torch.no_grad():
+        found = program.module()(images(3))[0]
+        torch.testing.assert_close(found, model(images(3))[0])
+
+
 def test_registered():
     model = MODELS.build({'type': 'ToMe', **SMALL, 'merge': 3})
     assert isinstance(model, ToMe)
