@@ -93,6 +93,8 @@ def build_runner(cfg: Config) -> Runner:
 
 def train(cfg: Config) -> nn.Module:
     """Train as the config says; return the model."""
+    if not cfg.get('resume'):
+        _check_initial_weights(cfg.model, 'model')
     try:
         return build_runner(cfg).train()
     except OSError as error:
@@ -103,6 +105,28 @@ def train(cfg: Config) -> nn.Module:
             'checkpoints that were there are whole. Make room and go on from '
             'the newest by --resume.'
         ) from error
+
+
+def _check_initial_weights(node, path: str):
+    """Make sure that files which parts of a model start from are there."""
+    if isinstance(node, dict):
+        children = node.items()
+    elif isinstance(node, (list, tuple)):
+        children = enumerate(node)
+    else:
+        return
+    for key, value in children:
+        where = f'{path}.{key}'
+        is_name = key in ('checkpoint', 'pretrained') and isinstance(
+            value, str
+        )
+        if is_name and '://' not in value and not Path(value).is_file():
+            raise UserError(
+                f'{where} is {value}, which does not exist. The head of the '
+                'config says where it comes from; if it is elsewhere, say so '
+                f'by --cfg-options {where}=FILE'
+            )
+        _check_initial_weights(value, where)
 
 
 def _complete_loaders(cfg: Config):

@@ -177,6 +177,24 @@ def test_errors_are_one_paragraph(args, message, shapes, tmp_path):
     assert 'Traceback' not in text
 
 
+@pytest.mark.parametrize(
+    ('config', 'option'),
+    [
+        ('dynamicvit_shapes', 'model.pretrained'),
+        ('distill_evit_shapes', 'model.teacher.init_cfg.checkpoint'),
+    ],
+)
+def test_missing_weights_to_start_from(config, option, tmp_path):
+    data = make_shapes('classification', tmp_path / 'data', num=50, size=32)
+    path = ROOT / f'configs/quickstart/{config}.py'
+    text = run_tool(
+        *('train.py', path, '--data-root', data), cwd=tmp_path, ok=False
+    )
+    assert f'--cfg-options {option}=FILE' in text
+    assert 'work_dirs/deit_shapes/epoch_20.pth' in text
+    assert 'Traceback' not in text
+
+
 def test_missing_data_says_where_to_get_it(tmp_path):
     """The command of the README on a checkout without the data."""
     config = ROOT / 'configs/clustr/upernet_clustr_s_ade20k.py'
