@@ -120,7 +120,7 @@ def test_pixels_belong_to_the_cluster_that_clustr_found(size):
         picture = draw_clusters(
             canvas.enlarge(stage.labels, stride), canvas, strength=1
         )
-        # One colour for each cluster, and another for any other one.
+        # Each cluster has its colour, and nothing else has it.
         colours = palette(grid[0] * grid[1])
         first = clusters.labels[0].tolist().index
         for label in np.unique(labels):
@@ -132,15 +132,15 @@ def test_pixels_belong_to_the_cluster_that_clustr_found(size):
 
 
 def test_colours_differ():
-    # As many as ClusTR has at 1333 x 800.
-    assert len(np.unique(palette(4320), axis=0)) == 4320
-
-
-def test_neighbouring_numbers_have_different_colours():
-    colours = palette(100).astype(float)
-    for i in range(1, 4):
-        distance = np.linalg.norm(colours[i:] - colours[:-i], axis=1)
-        assert distance.min() > 40
+    # As many as there are patches, or clusters at 1333 x 800.
+    colours = palette(4320)
+    assert len(np.unique(colours, axis=0)) > 4300
+    assert (palette(100) == colours[:100]).all()
+    # Neighbours in a row, and in a column for any width of the grid.
+    colours = colours.astype(float)
+    for width in range(1, 90):
+        distance = np.linalg.norm(colours[width:] - colours[:-width], axis=1)
+        assert (distance < 40).mean() < 0.05
 
 
 def test_means_are_those_of_each_cluster():
@@ -295,6 +295,15 @@ def test_sheet_of_any_image(name, size):
 def test_sheet_where_all_tokens_stay():
     _, stages = draw_tokens(model('DynamicViT').train(), colourful(), side=60)
     assert stages == []
+
+
+@pytest.mark.parametrize('name', BACKBONES)
+def test_sheet_of_weights_that_diverged(name):
+    broken = model(name)
+    with torch.no_grad():
+        for param in broken.parameters():
+            param.fill_(torch.nan)
+    draw_tokens(broken, colourful(), side=60)
 
 
 def test_picture_is_a_part_of_the_sheet():

@@ -79,13 +79,14 @@ class Canvas:
 
 
 def palette(number: int) -> np.ndarray:
-    """Colours [number, 3] that differ, the more the closer their numbers."""
-    index = np.arange(number)
-    # Multiples of the golden ratio never come close to each other soon.
-    hue = index * 0.6180339887498949 % 1.0
-    saturation = 0.45 + 0.5 * (index * 0.7548776662466927 % 1.0)
-    value = 0.65 + 0.35 * (index * 0.5698402909980532 % 1.0)
-    hsv = np.stack([360 * hue, saturation, value], -1).astype(np.float32)
+    """Colours [number, 3], the same ones whatever the number.
+
+    They are drawn: in any regular series, tokens a row of the grid apart
+    would be alike for some widths of the grid.
+    """
+    hue, saturation, value = np.random.default_rng(0).random((number, 3)).T
+    hsv = 360 * hue, 0.3 + 0.7 * saturation, 0.5 + 0.5 * value
+    hsv = np.stack(hsv, -1).astype(np.float32)
     rgb = mmcv.hsv2bgr(hsv[None])[0, :, ::-1]
     return np.round(255 * rgb).astype(np.uint8)
 
@@ -123,7 +124,8 @@ def _draw_stage(
     if isinstance(stage, Selected):
         return [draw_selection(stage, canvas)]
     if isinstance(stage, Pooled):
-        fmap = stage.fmap.float().cpu()
+        # A run whose weights diverge shall not end in its pictures.
+        fmap = stage.fmap.float().cpu().nan_to_num(0.0, 0.0, 0.0)
         return [
             draw_components(fmap, stage.stride, canvas),
             draw_strength(fmap, stage.stride, canvas),
