@@ -182,6 +182,7 @@ def export_onnx(
                 verbose=False,
                 input_names=['images'],
                 output_names=list(model.output_names),
+                custom_translation_table=_translations(),
             )
         program.model.metadata_props.update(notes or {})
         program.save(part, external_data=False)
@@ -244,6 +245,18 @@ def describe_input(cfg: Config) -> dict[str, str]:
         'mean': str(list(normalise.get('mean') or [0.0])),
         'std': str(list(normalise.get('std') or [1.0])),
     }
+
+
+def _translations() -> dict[Callable, Callable]:
+    """What torch cannot say in ONNX by itself."""
+    from onnxscript import opset18 as op
+
+    def stable_sort(x, stable=None, dim=-1, descending=False):
+        # TopK takes the first of equals first.
+        size = op.Gather(op.Shape(x), op.Constant(value_ints=[dim]))
+        return op.TopK(x, size, axis=dim, largest=int(descending))
+
+    return {torch.ops.aten.sort.stable: stable_sort}
 
 
 def _difference(expected: Tensor, found: Tensor) -> float:

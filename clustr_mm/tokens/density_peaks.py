@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import onednn
-from .exporting import is_exporting, ranking
+from .exporting import hide_from_compiler, is_exporting, ranking
 from .provenance import take
 
 # Distances in a tile: few enough to be small beside a model's activations,
@@ -46,6 +46,8 @@ _ONEDNN_TILE_SIZE = 2**20
 _ONEDNN_TOKENS = 2**13
 # A tile of few rows would spend its time in reading the columns.
 _TILE_ROWS = 384
+# Distances below this many rounding errors of the squared norm count as 0.
+_MARGIN = 16
 # Distances in a chunk of a row, see `_smallest`.
 _CHUNK_SIZE = 64
 
@@ -74,7 +76,7 @@ class Clusters(NamedTuple):
     mask: Tensor | None = None
 
 
-@torch.compiler.disable
+@hide_from_compiler
 @torch.no_grad()
 def density_peaks(
     x: Tensor,
@@ -158,7 +160,7 @@ def find_peaks(x: Tensor, k: int, absent: Tensor | None = None) -> Peaks:
     # The densest token has no denser one: eq. 2's second case.
     root = order[:, :1]
     farthest = _farthest(x, norms, root)
-    delta = square.scatter(1, root, farthest).clamp_min(0).sqrt()
+    delta = _or_zero(square.scatter(1, root, farthest), norms).sqrt()
     return Peaks(log_density, delta, parent.scatter(1, root, root))
 
 
@@ -258,6 +260,16 @@ def _centered(x: Tensor) -> Tensor:
     return (x - x.mean(1, keepdim=True)) / math.sqrt(x.shape[-1])
 
 
+def _or_zero(square: Tensor, norms: Tensor) -> Tensor:
+    """Squared distances of rows; what may be a rounding error of 0 is 0.
+
+    Else it would depend on the matrix product which of several identical
+    tokens is the densest.
+    """
+    margin = _MARGIN * torch.finfo(square.dtype).eps * norms
+    return square.masked_fill(square <= margin, 0)
+
+
 def _distance_tiles(
     rows: Tensor, x: Tensor, norms: Tensor
 ) -> Iterator[tuple[tuple[slice, slice], Tensor]]:
@@ -332,7 +344,7 @@ def _nearest_neighbours(
     neighbours = torch.empty_like(knn, dtype=torch.long)
     for part, square in _distance_tiles(x, columns, column_norms):
         knn[part], neighbours[part] = _smallest(square, k)
-    knn = (knn.transpose(0, 1) + norms[..., None]).clamp_min(0)
+    knn = _or_zero(knn.transpose(0, 1) + norms[..., None], norms[..., None])
     return knn, neighbours.transpose(0, 1).clamp_max(num_tokens - 1)
 
 

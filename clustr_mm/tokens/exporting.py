@@ -4,6 +4,9 @@ An exported graph, and ONNX in particular, knows no sizes that depend on data,
 no memory that is written to, and no stable sort.
 """
 
+from collections.abc import Callable
+from functools import wraps
+
 import torch
 from torch import Tensor
 
@@ -15,9 +18,17 @@ def is_exporting() -> bool:
     return ask is not None and ask()
 
 
+def hide_from_compiler(function: Callable) -> Callable:
+    """Let `torch.compile` call a function, and only exports look into it."""
+    hidden = torch.compiler.disable(function)
+
+    @wraps(function)
+    def call(*args, **kwargs):
+        return (function if is_exporting() else hidden)(*args, **kwargs)
+
+    return call
+
+
 def ranking(score: Tensor) -> Tensor:
     """The order [B, N] of falling scores [B, N], the first of equals first."""
-    if is_exporting():
-        # So it is with ONNX's TopK, though not with torch's.
-        return score.topk(score.shape[1]).indices
     return score.argsort(dim=1, descending=True, stable=True)

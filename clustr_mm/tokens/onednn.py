@@ -17,13 +17,13 @@ def is_faster(x: Tensor) -> bool:
     compiling or exporting, where the graph should say what is meant.
     """
     return (
-        not torch.is_grad_enabled()
+        not torch.compiler.is_compiling()
+        and not torch.is_grad_enabled()
         and x.device.type == 'cpu'
         and x.dtype == torch.float32
         and x.numel() > 0
         and torch.backends.mkl.is_available()
         and torch.backends.mkldnn.is_available()
-        and not torch.compiler.is_compiling()
     )
 
 
