@@ -10,3 +10,5 @@ optim_wrapper = dict(
         )
     )
 )
+# An epoch has as many images as without, each three times in its own guise.
+train_dataloader = dict(sampler=dict(type='RepeatAugSampler', num_repeats=3))

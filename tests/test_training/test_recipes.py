@@ -3,7 +3,7 @@
 import pytest
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
-from mmengine.registry import MODELS, DefaultScope
+from mmengine.registry import DATA_SAMPLERS, MODELS, DefaultScope
 
 from tests.runs import ROOT
 
@@ -93,3 +93,22 @@ def test_search_moves_retention_fast_and_without_decay():
     retention = {v for k, v in found.items() if 'retention' in k}
     assert len(retention) == 1
     assert retention.pop() == pytest.approx((1e-3, 0))
+
+
+@pytest.mark.parametrize(
+    'name',
+    [
+        'hvt/hvt_s1_imagenet',
+        'token_pooling/deit_s_imagenet',
+        'evit/evit_s_k07_imagenet',
+        'dynamicvit/dynamicvit_s_k07_imagenet',
+    ],
+)
+def test_deit_repeats_augmented_images(name):
+    """Table 9 of DeiT's paper: three times."""
+    cfg = read(f'{name}.py').train_dataloader.sampler
+    with DefaultScope.overwrite_default_scope('mmpretrain'):
+        sampler = DATA_SAMPLERS.build({**cfg, 'dataset': range(30)})
+    indices = list(sampler)
+    assert len(indices) == 30
+    assert len(set(indices)) == 10
