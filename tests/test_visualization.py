@@ -22,6 +22,7 @@ from clustr_mm.visualization.drawing import (
     choose_cross,
     draw,
     draw_clusters,
+    draw_components,
     draw_highlight,
     draw_means,
     draw_selection,
@@ -271,6 +272,23 @@ def test_maps_are_interpolated_to_the_image():
     assert torch.allclose(fmap[:, 4:73], torch.arange(4.0, 73).expand(43, -1))
 
 
+def test_components_are_those_of_largest_variance():
+    rows, columns = torch.meshgrid(
+        torch.arange(6.0), torch.arange(10.0), indexing='ij'
+    )
+    # Red grows to the right, green downwards, and blue stays as it is.
+    fmap = torch.stack([torch.zeros(6, 10), rows, 9 * columns, rows * 0 + 7])
+    picture = draw_components(fmap, 8, Canvas(colourful(), SIZE, 80))
+    red, green, blue = np.moveaxis(picture.astype(int), 2, 0)
+    assert (red == red[:1]).all()
+    assert (green == green[:, :1]).all()
+    assert (np.diff(red[0]) >= 0).all()
+    assert (np.diff(green[:, 0]) >= 0).all()
+    assert red.min() == green.min() == 0
+    assert red.max() == green.max() == 255
+    assert (blue == blue[0, 0]).all()
+
+
 @pytest.mark.parametrize('side', [20, 80, 333])
 def test_canvas_of_another_resolution(side):
     canvas = Canvas(colourful((200, 310)), SIZE, side)
@@ -355,12 +373,14 @@ def test_backbone_is_found():
 
 
 # The hook.
-def hooked_runner(tmp_path, epochs=3, **hook):
+def hooked_runner(tmp_path, epochs=3, val_interval=1, **hook):
     pytest.importorskip('mmpretrain')
     return small.runner(
         small.classifier('DynamicViT'),
         tmp_path,
-        epochs=epochs,
+        train_cfg=dict(
+            by_epoch=True, max_epochs=epochs, val_interval=val_interval
+        ),
         hooks=[dict(type='TokenVisualizationHook', side=64, **hook)],
         val_dataloader=dict(
             batch_size=3,
@@ -409,6 +429,14 @@ def test_hook_draws_to_files_and_tensorboard(tmp_path):
     assert any(
         (windows[y, x, 0] == photo).all() for y, x in np.argwhere(corners)
     )
+
+
+def test_hook_counts_validations(tmp_path):
+    # After epochs 2, 4 and 5: the second one and the last.
+    options = dict(epochs=5, val_interval=2, interval=2, num_images=1)
+    hooked_runner(tmp_path, **options).train()
+    names = {path.name for path in tmp_path.rglob('tokens_*.png')}
+    assert names == {'tokens_0_4.png', 'tokens_0_5.png'}
 
 
 def test_hook_draws_when_only_validating(tmp_path):
