@@ -66,13 +66,18 @@ class _RemoveLater(LocalBackend):
         self.outdated = []
 
     def remove(self, filepath: str | Path) -> None:
-        self.outdated.append((filepath, os.stat(filepath).st_ino))
+        self.outdated.append((filepath, _version(filepath)))
 
     def remove_now(self) -> None:
-        for path, inode in self.outdated:
+        for path, version in self.outdated:
             # Not one that has been written anew under the same name.
-            if os.path.exists(path) and os.stat(path).st_ino == inode:
+            if _version(path) == version:
                 os.remove(path)
+
+
+def _version(path: str | Path) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_ino, status.st_mtime_ns
 
 
 class WholeCheckpointHook(CheckpointHook):

@@ -12,12 +12,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from mmengine.fileio import LocalBackend
 
 from clustr_mm import whole_checkpoints
 from clustr_mm.safe_loading import load
-from clustr_mm.whole_checkpoints import newest_whole, write_whole
+from clustr_mm.whole_checkpoints import (
+    WholeCheckpointHook,
+    newest_whole,
+    write_whole,
+)
 from tests import small_training
 from tests.runs import TOOLS, run, run_tool
+from tests.test_training.small import classifier, runner
 
 # A disk on which a write takes long enough to be interrupted.
 SLOW_DISK = """
@@ -145,6 +151,63 @@ def test_failed_write_leaves_the_old_file(old, monkeypatch):
         write_whole(old, b'new')
     assert old.read_bytes() == was
     assert list(old.parent.iterdir()) == [old]
+
+
+@pytest.fixture
+def run_and_hook(tmp_path):
+    """A run that has trained an epoch and keeps a single checkpoint."""
+    run = runner(
+        classifier('ThinViT'),
+        tmp_path,
+        epochs=1,
+        default_hooks=dict(
+            checkpoint=dict(
+                type=WholeCheckpointHook,
+                interval=1,
+                max_keep_ckpts=1,
+                save_best='accuracy',
+                rule='greater',
+            )
+        ),
+    )
+    run.train()
+    (hook,) = (h for h in run.hooks if isinstance(h, WholeCheckpointHook))
+    return run, hook
+
+
+def names(folder):
+    return sorted(path.name for path in folder.glob('*.pth'))
+
+
+def test_outdated_is_deleted_last(run_and_hook, tmp_path, monkeypatch):
+    run, hook = run_and_hook
+    hook.after_val_epoch(run, dict(accuracy=0.5))
+    old = ['best_accuracy_epoch_1.pth', 'epoch_1.pth']
+    assert names(tmp_path) == old
+    # Better ones under the same names are not taken for the old ones.
+    hook.after_val_epoch(run, dict(accuracy=0.6))
+    assert names(tmp_path) == old
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, 'No space left on device')
+
+    run.train_loop._epoch = 2
+    with monkeypatch.context() as context:
+        context.setattr(LocalBackend, 'put', full)
+        with pytest.raises(OSError, match='No space left'):
+            hook.after_val_epoch(run, dict(accuracy=0.7))
+        with pytest.raises(OSError, match='No space left'):
+            hook.after_train_epoch(run)
+    assert names(tmp_path) == old
+
+
+def test_outdated_is_deleted(run_and_hook, tmp_path):
+    run, hook = run_and_hook
+    hook.after_val_epoch(run, dict(accuracy=0.5))
+    run.train_loop._epoch = 2
+    hook.after_train_epoch(run)
+    hook.after_val_epoch(run, dict(accuracy=0.7))
+    assert names(tmp_path) == ['best_accuracy_epoch_2.pth', 'epoch_2.pth']
 
 
 def test_newest_whole_one(tmp_path, capsys):
