@@ -34,6 +34,7 @@ CLASSIFIERS = (
     'token_pooling_s_l3_imagenet',
     'evit_s_k07_imagenet',
     'dynamicvit_s_k07_imagenet',
+    'tome_s_r8_imagenet',
 )
 
 

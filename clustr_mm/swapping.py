@@ -38,7 +38,8 @@ BACKBONES = {
     'hvt_s1': _vit('HVT', 's-1'),
     'evit_s_k07': _vit('EViT', keep=0.7),
     'dynamicvit_s_k07': _vit('DynamicViT', keep=0.7),
-    # As many tokens as the two above keep, of a 224 x 224 image.
+    'tome_s_r8': _vit('ToMe', merge=8),
+    # As many tokens as EViT and DynamicViT keep, of a 224 x 224 image.
     'token_pooling_s_k07': _vit(
         'TokenPoolingDeiT', keep=[196] * 3 + [137] * 3 + [96] * 3 + [67] * 3
     ),

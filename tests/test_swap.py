@@ -52,6 +52,7 @@ MORE_SWAPS = [
     ('mmdet::libra_rcnn/libra-faster-rcnn_r50_fpn_1x_coco.py', 'clustr_t'),
     ('mmdet::libra_rcnn/libra-faster-rcnn_r50_fpn_1x_coco.py', 'evit_s_k07'),
     ('mmdet::yolox/yolox_s_8xb8-300e_coco.py', 'clustr_t'),
+    ('mmseg::upernet/upernet_r50_4xb4-160k_ade20k-512x512.py', 'tome_s_r8'),
     ('mmseg::upernet/upernet_r50_4xb4-160k_ade20k-512x512.py', 'evit_s_k07'),
     ('mmseg::sem_fpn/fpn_r50_4xb4-160k_ade20k-512x512.py', 'hvt_s1'),
     (

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from clustr_mm.layers.block import Block
 from clustr_mm.layers.reducer import Reducer
 from clustr_mm.registry import MODELS
 from clustr_mm.tokens.exporting import ranking
@@ -27,6 +26,8 @@ class MergedTokens(Reducer):
         merge (float): Tokens to merge into others, as a share of the image's
             patches. No more than half of the tokens are.
     """
+
+    asks = 'keys'
 
     def __init__(self, merge: float):
         super().__init__()
@@ -80,21 +81,6 @@ def match(keys: Tensor, num_merged: int) -> Tensor:
     return labels
 
 
-@torch.no_grad()
-def mean_keys(block: Block, x: Tensor) -> Tensor:
-    """Keys [B, N, D] that a block makes of ``x`` [B, N, C], mean over heads.
-
-    It is the weights that are averaged, which is a head's work, not all's.
-    """
-    heads, qkv = block.attn.num_heads, block.attn.qkv
-
-    def mean(parameter: Tensor) -> Tensor:
-        return parameter.unflatten(0, (3, heads, -1))[1].mean(0)
-
-    bias = None if qkv.bias is None else mean(qkv.bias)
-    return F.linear(block.norm1(x), mean(qkv.weight), bias)
-
-
 @MODELS.register_module()
 class ToMe(ThinViT):
     """Vision transformer that merges similar tokens.
@@ -144,17 +130,6 @@ class ToMe(ThinViT):
 
     # Proportional attention (eq. 1) is what Token Pooling carries.
     attention_inputs = TokenPoolingDeiT.attention_inputs
-
-    def run_block(
-        self, i: int, block: Block, x: Tensor, trail: Trail
-    ) -> Tensor:
-        if i not in self._reducer_at:
-            return super().run_block(i, block, x, trail)
-        reducer = self.reducers[self._reducer_at[i]]
-        keys = mean_keys(block, x)
-        x, _ = self._call(block.attend, x, **self.attention_inputs(x, trail))
-        x = self._reduce(reducer, x, trail, keys)
-        return self._call(block.feed, x)
 
     def _numbers(
         self, merge: int | Sequence[int], schedule: str

@@ -34,10 +34,11 @@ class Attention(BaseModule):
         drop_rate (float): Dropout of the output.
     """
 
-    # What can be asked for, a number for each token [B, N]: the attention
+    # What can be asked for. A number for each token [B, N]: the attention
     # that the first token pays to it, mean over heads; or the attention it
-    # receives, summed over queries and heads.
-    ASKS = (None, 'class_row', 'column_sum')
+    # receives, summed over queries and heads. Or its key [B, N, D], mean
+    # over heads.
+    ASKS = (None, 'class_row', 'column_sum', 'keys')
 
     def __init__(
         self,
@@ -104,6 +105,8 @@ class Attention(BaseModule):
         if asks == 'class_row':
             first = q[:, :, :1] * scale
             answer = _softmax(first, k, bias).mean(1)[:, 0]
+        elif asks == 'keys':
+            answer = k.detach().mean(1)
         out = self.proj(out.transpose(1, 2).flatten(2))
         return self.drop(out), answer
 

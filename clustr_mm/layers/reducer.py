@@ -30,7 +30,8 @@ class Reducer(BaseModule):
         Args:
             x (Tensor): Patch tokens [B, N, C].
             trail (Trail): Whom to tell.
-            answer (Tensor, optional): What was asked for, [B, N].
+            answer (Tensor, optional): What was asked for, [B, N] or, for
+                keys, [B, N, D].
 
         Returns:
             Tensor: Tokens [B, K, C].

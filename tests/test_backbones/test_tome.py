@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from clustr_mm.analysis.cost import count_macs
-from clustr_mm.backbones.tome import MergedTokens, ToMe, match, mean_keys
+from clustr_mm.backbones.tome import MergedTokens, ToMe, match
 from clustr_mm.registry import MODELS
 from clustr_mm.tokens.provenance import Trail
 from tests.test_backbones.vit_cases import CASES, SMALL, build, images
@@ -62,12 +62,11 @@ def test_two_reductions_by_hand():
             torch.testing.assert_close(x[b, number], first[b, patches].mean(0))
 
 
-@pytest.mark.parametrize('qkv_bias', [True, False])
-def test_mean_keys_are_those_of_the_attention(qkv_bias):
-    block = build('tome', qkv_bias=qkv_bias).blocks[0]
+def test_keys_are_those_of_the_attention():
+    attn = build('tome').blocks[0].attn
     x = torch.randn(2, 10, 48)
-    _, keys, _, _ = block.attn._project(block.norm1(x))
-    torch.testing.assert_close(mean_keys(block, x), keys.mean(1))
+    _, keys, _ = attn.qkv(x).unflatten(2, (3, 3, 16)).permute(2, 0, 3, 1, 4)
+    torch.testing.assert_close(attn(x, asks='keys')[1], keys.mean(1))
 
 
 def test_a_block_by_hand():
@@ -84,8 +83,8 @@ def test_a_block_by_hand():
             many = x[b : b + 1].repeat_interleave(sizes[b], 1)
             last = sizes[b].cumsum(0) - 1
             out = block.attend(many)[0][0, last]
-            keys = mean_keys(block, x[b : b + 1])[0, 1:]
-            groups = matched_by_hand(keys, 7)
+            _, keys = block.attend(x[b : b + 1], asks='keys')
+            groups = matched_by_hand(keys[0, 1:], 7)
             merged = [out[0]]
             for members in groups:
                 rows = torch.tensor(members) + 1
@@ -108,7 +107,7 @@ def test_at_most_half_of_the_patches_are_merged():
 
 
 # The paper's comparison on DeiT, in GFLOPs of layers and attention; r = 0 is
-# DeiT itself. Averages of keys and tokens, 1 to 3 % more, are left out.
+# DeiT itself. Averages of keys and tokens are left out.
 @pytest.mark.parametrize(
     ('arch', 'merge', 'giga'),
     [
@@ -127,7 +126,7 @@ def test_costs(arch, merge, giga):
         cost = count_macs(model, torch.zeros(1, 3, 224, 224))
     head = model.embed_dims * 1000
     assert f'{(cost.paper_macs + head) / 1e9:.1f}' == giga
-    assert cost.macs < 1.03 * cost.paper_macs
+    assert cost.macs < 1.005 * cost.paper_macs
 
 
 def test_schedules():

@@ -11,6 +11,7 @@ from clustr_mm.backbones.evit import EViT
 from clustr_mm.backbones.hvt import HVT
 from clustr_mm.backbones.lvvit import DynamicLVViT, LVViT
 from clustr_mm.backbones.token_pooling import TokenPoolingDeiT
+from clustr_mm.backbones.tome import ToMe
 from clustr_mm.backbones.vit import ThinViT, vit_arch
 from clustr_mm.checkpoints import convert
 
@@ -44,6 +45,7 @@ CASES = {
     'evit': (EViT, {'keep': 0.6}),
     'evit-drop': (EViT, {'keep': 0.6, 'fuse': False}),
     'dynamicvit': (DynamicViT, {'keep': 0.6}),
+    'tome': (ToMe, {'merge': 9}),
     'lvvit': (LVViT, {}),
     'dynamic-lvvit': (DynamicLVViT, {'keep': 0.6}),
 }
