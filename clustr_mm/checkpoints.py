@@ -14,7 +14,7 @@ from typing import NamedTuple
 from zipfile import BadZipFile
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .errors import UserError
 
@@ -241,6 +241,29 @@ def read(path: str | Path) -> StateDict:
         raise CheckpointError(f'{path} holds no state dict')
     # What DistributedDataParallel adds.
     return {key.removeprefix('module.'): file[key] for key in file}
+
+
+def load_weights(
+    model: nn.Module, path: str | Path, prefix: str = 'backbone.'
+):
+    """Load a checkpoint that must have all weights whose names begin so."""
+    state_dict = read(path)
+    try:
+        missing = model.load_state_dict(state_dict, strict=False).missing_keys
+    except RuntimeError as error:
+        # Its last line is about one of the tensors that do not fit.
+        raise CheckpointError(
+            f'{path} is of another model than the config describes: '
+            f'{str(error).splitlines()[-1].strip()} Take the config that it '
+            'was trained with, or another checkpoint.'
+        ) from error
+    missing = [key for key in missing if key.startswith(prefix)]
+    if missing:
+        raise CheckpointError(
+            f'{path} lacks {len(missing)} weights of the model, among them '
+            f'{missing[0]}. Published checkpoints are first converted by '
+            'tools/convert_checkpoint.py.'
+        )
 
 
 def convert_file(src: str | Path, dst: str | Path, source: str) -> StateDict:

@@ -5,7 +5,6 @@ answered like torch.
 """
 
 import os
-import pickle
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,10 +15,10 @@ from typing import NamedTuple
 
 import torch
 from mmengine.config import Config
-from mmengine.runner import CheckpointLoader
 from torch import Tensor, nn
 
 from .analysis.models import build_model
+from .checkpoints import load_weights
 from .errors import UserError
 
 PACKAGES = ('onnx', 'onnxscript', 'onnxruntime')
@@ -103,35 +102,6 @@ def load_model(
     if checkpoint is not None:
         load_weights(model, checkpoint, 'backbone.' if features else '')
     return Features(model.backbone) if features else Classifier(model)
-
-
-def load_weights(model: nn.Module, checkpoint: str, prefix: str = ''):
-    """Load a checkpoint that has all weights whose names begin so."""
-    if '://' not in checkpoint and not Path(checkpoint).is_file():
-        raise UserError(
-            f"there is no checkpoint {checkpoint}; 'none' exports random "
-            'weights'
-        )
-    try:
-        file = CheckpointLoader.load_checkpoint(checkpoint, 'cpu')
-        found = model.load_state_dict(file.get('state_dict', file), False)
-    except (
-        RuntimeError,
-        EOFError,
-        OSError,
-        AttributeError,
-        TypeError,
-        pickle.UnpicklingError,
-    ) as error:
-        raise UserError(
-            f'{checkpoint} is no checkpoint of this model: {error}'
-        ) from error
-    missing = [key for key in found.missing_keys if key.startswith(prefix)]
-    if missing:
-        raise UserError(
-            f'{checkpoint} is no checkpoint of this model: it lacks '
-            f'{len(missing)} weights, the first of them {missing[0]}'
-        )
 
 
 def trace(

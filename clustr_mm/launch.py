@@ -15,7 +15,13 @@ from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
 from torch import nn
 
-from . import data_location, host, safe_loading, whole_checkpoints
+from . import (
+    config_files,
+    data_location,
+    host,
+    safe_loading,
+    whole_checkpoints,
+)
 from .checkpoint_fit import CheckFit
 from .dependencies import PACKAGES, require
 from .errors import UserError
@@ -61,9 +67,7 @@ def load_config(args: argparse.Namespace) -> Config:
         os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     safe_loading.install(trusted=args.trust_checkpoint)
     whole_checkpoints.install()
-    if not Path(args.config).is_file():
-        raise UserError(f'there is no config file {args.config}')
-    cfg = Config.fromfile(args.config)
+    cfg = config_files.read(args.config)
     cfg.merge_from_dict(args.cfg_options)
     cfg.launcher = args.launcher
     scope = cfg.get('default_scope', 'mmengine')

@@ -185,7 +185,7 @@ def tiny():
 
 
 def test_checkpoints_that_do_not_fit(tiny, tmp_path):
-    with pytest.raises(UserError, match='no checkpoint'):
+    with pytest.raises(UserError, match='there is no file'):
         load_model(tiny, str(tmp_path / 'missing.pth'))
     path = str(tmp_path / 'some.pth')
     model = load_model(tiny, None).model
@@ -193,14 +193,14 @@ def test_checkpoints_that_do_not_fit(tiny, tmp_path):
         f'backbone.{k}': v for k, v in model.backbone.named_parameters()
     }
     torch.save({'state_dict': backbone}, path)
-    with pytest.raises(UserError, match='lacks 2 weights, the first .* head'):
+    with pytest.raises(UserError, match='lacks 2 weights .* head'):
         load_model(tiny, path)
     features = load_model(tiny, path, features=True).backbone
     assert torch.equal(features.pos_embed, model.backbone.pos_embed)
     torch.save({'head.fc.weight': torch.ones(2, 2)}, path)
-    with pytest.raises(UserError, match='size mismatch'):
+    with pytest.raises(UserError, match='of another model'):
         load_model(tiny, path)
-    (tmp_path / 'some.pth').write_bytes(b'PK no checkpoint')
+    (tmp_path / 'some.pth').write_bytes(b'')
     with pytest.raises(UserError, match='is no checkpoint'):
         load_model(tiny, path)
 
@@ -237,7 +237,7 @@ def test_tool_without_a_checkpoint(tmp_path):
     log = run_tool(
         'export_onnx.py', EVIT, 'missing.pth', 'x.onnx', cwd=tmp_path, ok=False
     )
-    assert "error: there is no checkpoint missing.pth; 'none'" in log
+    assert 'error: there is no checkpoint missing.pth' in log
     assert 'Traceback' not in log
 
 

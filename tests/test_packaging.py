@@ -31,14 +31,11 @@ INHERITS = """
 _base_ = 'clustr_mm::clustr/upernet_clustr_s_ade20k.py'
 model = dict(backbone=dict(window=56), decode_head=dict(num_classes=7))
 """
-# MMEngine reads configs of the packages that it knows by name.
 LOADS = f"""{PYTHON}
-from mmengine.config import Config
-from mmengine.config.utils import MODULE2PACKAGE
 from mmengine.hub import get_config
-from clustr_mm.analysis.models import build_model
-MODULE2PACKAGE.setdefault('clustr_mm', 'clustr_mm')
-cfg = Config.fromfile('mine.py')
+from clustr_mm.analysis.models import build_model, read_config
+cfg = read_config('mine.py')
+print(type(build_model(cfg)).__name__)
 backbone, head = cfg.model.backbone, cfg.model.decode_head
 print(cfg.default_scope, backbone.arch, backbone.window, head.num_classes)
 cfg = get_config('clustr_mm::clustr/upernet_clustr_s_ade20k.py')

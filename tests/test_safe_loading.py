@@ -7,6 +7,7 @@ import struct
 import sys
 import zipfile
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -220,6 +221,8 @@ def test_tools(tmp_path):
     foreign, empty = tmp_path / 'foreign.pth', tmp_path / 'empty.pth'
     torch.save(dict(state_dict={'conv1.weight': torch.ones(2)}), foreign)
     empty.touch()
+    picture = tmp_path / 'picture.png'
+    cv2.imwrite(str(picture), np.zeros((32, 32, 3), np.uint8))
     load_from = [*options, '--cfg-options']
     pretrained = 'model.backbone.init_cfg.type=Pretrained'
     hostile = [
@@ -236,6 +239,11 @@ def test_tools(tmp_path):
             tmp_path / 'out.pth',
             '--from',
             'deit',
+        ),
+        ('export_onnx.py', options[0], evil, tmp_path / 'out.onnx'),
+        (
+            *('visualize_tokens.py', picture, options[0], evil),
+            *('--out', tmp_path / 'out'),
         ),
     ]
     unfit = {

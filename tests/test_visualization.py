@@ -13,6 +13,7 @@ from mmengine.registry import init_default_scope
 from clustr_mm.backbones import (
     clustr,
 )
+from clustr_mm.checkpoints import load_weights
 from clustr_mm.datasets import make_shapes
 from clustr_mm.errors import UserError
 from clustr_mm.registry import MODELS
@@ -36,7 +37,6 @@ from clustr_mm.visualization.gallery import (
     scaled_size,
 )
 from clustr_mm.visualization.picture import preprocess
-from clustr_mm.visualization.weights import load_weights
 from tests.runs import ROOT, run_tool
 from tests.test_training import small
 

@@ -10,6 +10,7 @@ from functools import partial
 import _checkout  # noqa: F401
 from mmengine.config import DictAction
 
+from clustr_mm import safe_loading
 from clustr_mm.analysis.models import read_config, usual_size
 from clustr_mm.errors import reported
 from clustr_mm.export import (
@@ -28,9 +29,14 @@ def parse_args():
     parser.add_argument('config', help='of any of the toolboxes')
     parser.add_argument(
         'checkpoint',
-        help="file or URL of the weights; 'none' exports random ones",
+        help="file of the weights; 'none' exports random ones",
     )
     parser.add_argument('out', help='file to write')
+    parser.add_argument(
+        '--trust-checkpoint',
+        action='store_true',
+        help='open the checkpoint even if that runs what is in it',
+    )
     parser.add_argument(
         '--shape',
         type=_side,
@@ -69,6 +75,7 @@ def _side(text: str) -> int:
 def main():
     args = parse_args()
     check_packages()
+    safe_loading.install(trusted=args.trust_checkpoint)
     cfg = read_config(args.config, args.cfg_options)
     shape = tuple(args.shape or usual_size(cfg))
     checkpoint = None if args.checkpoint == 'none' else args.checkpoint

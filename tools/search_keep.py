@@ -84,7 +84,7 @@ def main():
         cfg.model.sparsity_weight = args.sparsity_weight
     if args.resume:
         launch.resume(cfg, args.resume)
-    model = launch.build_runner(cfg).train()
+    model = launch.train(cfg)
     keep = getattr(model, 'module', model).backbone.found()
     if is_main_process():
         weight = cfg.model.sparsity_weight

@@ -15,13 +15,13 @@ from mmengine.config import DictAction
 
 from clustr_mm import safe_loading
 from clustr_mm.analysis.models import build_model, read_config
+from clustr_mm.checkpoints import load_weights
 from clustr_mm.errors import reported
 from clustr_mm.visualization.gallery import (
     Gallery,
     find_images,
     seen_size,
 )
-from clustr_mm.visualization.weights import load_weights
 
 
 def parse_args():

@@ -1,7 +1,6 @@
 """Models of configs of the four toolboxes, and inputs that they take."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -10,6 +9,7 @@ from mmengine.model import revert_sync_batchnorm
 from mmengine.registry import init_default_scope
 from torch import Tensor, nn
 
+from clustr_mm import config_files
 from clustr_mm.dependencies import PACKAGES, require
 from clustr_mm.errors import UserError
 from clustr_mm.registry import MODELS
@@ -25,9 +25,7 @@ _USUAL_SIZES = {
 
 def read_config(path: str, options: dict | None = None) -> Config:
     """Read a config of any toolbox."""
-    if not Path(path).is_file():
-        raise UserError(f'there is no config file {path}')
-    cfg = Config.fromfile(path)
+    cfg = config_files.read(path)
     cfg.merge_from_dict(options or {})
     if 'model' not in cfg:
         raise UserError(f'{path} describes no model')
