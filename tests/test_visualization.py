@@ -537,7 +537,7 @@ def test_weights(tmp_path):
     other = dict(small.ARCH, embed_dims=48, num_heads=3)
     with pytest.raises(UserError, match='of another model.*size mismatch'):
         load_weights(model('EViT', arch=other), str(path))
-    with pytest.raises(UserError, match='lacks .* weights of the backbone'):
+    with pytest.raises(UserError, match='lacks .* weights of the model'):
         load_weights(model('ClusTR'), str(path))
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(UserError, match='only a part of one'):
