@@ -6,15 +6,29 @@ package's scope. This package has none, as its modules are in the root
 registries: a model so marked would not find the toolbox's.
 """
 
+import argparse
 from pathlib import Path
 
-from mmengine.config import Config
+from mmengine.config import Config, DictAction
 from mmengine.config.utils import MODULE2PACKAGE
 
 from .errors import UserError
 
 _NAME = __package__
 MODULE2PACKAGE.setdefault(_NAME, _NAME)
+
+
+def add_options(parser: argparse.ArgumentParser):
+    """Add the argument that overrides parts of a config."""
+    parser.add_argument(
+        '--cfg-options',
+        nargs='+',
+        action=DictAction,
+        default={},
+        metavar='KEY=VALUE',
+        help='override parts of the config: a.b=1, a.b=x,y or '
+        'a.b="[(x,y),(z,w)]" without white space',
+    )
 
 
 def read(path: str | Path) -> Config:

@@ -9,7 +9,7 @@ import errno
 import os
 from pathlib import Path
 
-from mmengine.config import Config, ConfigDict, DictAction
+from mmengine.config import Config, ConfigDict
 from mmengine.logging import print_log
 from mmengine.registry import RUNNERS
 from mmengine.runner import Runner
@@ -35,20 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser):
         help='folder of the data set, in place of the one that the config '
         'names',
     )
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=DictAction,
-        default={},
-        metavar='KEY=VALUE',
-        help='override parts of the config: a.b=1, a.b=x,y or '
-        'a.b="[(x,y),(z,w)]" without white space',
-    )
-    parser.add_argument(
-        '--trust-checkpoint',
-        action='store_true',
-        help='open checkpoints even if that runs what is in them',
-    )
+    config_files.add_options(parser)
+    safe_loading.add_argument(parser)
     parser.add_argument(
         '--launcher',
         choices=['none', 'pytorch', 'slurm', 'mpi'],

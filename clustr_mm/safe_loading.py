@@ -8,6 +8,7 @@ come to in the end, by one that knows what a training run writes and refuses
 the rest.
 """
 
+import argparse
 import builtins
 import collections
 import functools
@@ -174,6 +175,15 @@ def _without_program(checkpoint: Any) -> Any:
         if isinstance(meta, dict):
             meta.pop('config', None)
     return checkpoint
+
+
+def add_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the argument for :func:`install`."""
+    parser.add_argument(
+        '--trust-checkpoint',
+        action='store_true',
+        help='open checkpoints even if that runs what is in them',
+    )
 
 
 def install(trusted: bool = False) -> None:

@@ -87,7 +87,10 @@ def anchors(path):
 
 @each_page
 def test_tools_have_these_options(page):
-    shared = (ROOT / 'clustr_mm/launch.py').read_text()
+    shared = ''.join(
+        (ROOT / f'clustr_mm/{name}.py').read_text()
+        for name in ('launch', 'config_files', 'safe_loading')
+    )
     text = PAGES[page].replace('\\\n', ' ')
     commands = re.findall(r'^ {4,}.*?(tools/\w+\.(?:py|sh))(.*)', text, re.M)
     for tool, arguments in commands:

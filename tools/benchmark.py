@@ -17,8 +17,8 @@ from dataclasses import asdict, is_dataclass
 
 import _checkout  # noqa: F401
 import torch
-from mmengine.config import DictAction
 
+from clustr_mm import config_files
 from clustr_mm.analysis import benchmarks
 from clustr_mm.analysis.dials import dials, read_images
 from clustr_mm.analysis.growth import growth, plot_growth
@@ -80,14 +80,7 @@ def parse_args():
         metavar=('HEIGHT', 'WIDTH'),
         help='of the image; by default what the config is made for',
     )
-    config.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=DictAction,
-        default={},
-        metavar='KEY=VALUE',
-        help='override parts of the config',
-    )
+    config_files.add_options(config)
     grow = kinds.add_parser(
         'growth',
         parents=[common],

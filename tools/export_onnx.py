@@ -8,9 +8,8 @@ import argparse
 from functools import partial
 
 import _checkout  # noqa: F401
-from mmengine.config import DictAction
 
-from clustr_mm import safe_loading
+from clustr_mm import config_files, safe_loading
 from clustr_mm.analysis.models import read_config, usual_size
 from clustr_mm.errors import reported
 from clustr_mm.export import (
@@ -32,11 +31,7 @@ def parse_args():
         help="file of the weights; 'none' exports random ones",
     )
     parser.add_argument('out', help='file to write')
-    parser.add_argument(
-        '--trust-checkpoint',
-        action='store_true',
-        help='open the checkpoint even if that runs what is in it',
-    )
+    safe_loading.add_argument(parser)
     parser.add_argument(
         '--shape',
         type=_side,
@@ -54,14 +49,7 @@ def parse_args():
         action='store_true',
         help='export the backbone, with an output for each of its out_indices',
     )
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=DictAction,
-        default={},
-        metavar='KEY=VALUE',
-        help='override parts of the config',
-    )
+    config_files.add_options(parser)
     return parser.parse_args()
 
 

@@ -9,8 +9,8 @@ import sys
 from contextlib import redirect_stdout
 
 import _checkout  # noqa: F401
-from mmengine.config import DictAction
 
+from clustr_mm import config_files
 from clustr_mm.analysis.cost import cost_as_dict, count_macs, format_cost
 from clustr_mm.analysis.models import (
     build_model,
@@ -32,14 +32,7 @@ def parse_args():
         help='of the image; by default what the config is made for',
     )
     parser.add_argument('--json', action='store_true', help='print JSON')
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=DictAction,
-        default={},
-        metavar='KEY=VALUE',
-        help='override parts of the config',
-    )
+    config_files.add_options(parser)
     args = parser.parse_args()
     if args.shape and len(args.shape) > 2:
         parser.error('--shape takes a height and a width')

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import _checkout  # noqa: F401
 import torch
-from mmengine.config import DictAction
 
-from clustr_mm import safe_loading
+from clustr_mm import config_files, safe_loading
 from clustr_mm.analysis.models import build_model, read_config
 from clustr_mm.checkpoints import load_weights
 from clustr_mm.errors import reported
@@ -56,19 +55,8 @@ def parse_args():
         metavar='PIXELS',
         help='longer side of each picture on a sheet',
     )
-    parser.add_argument(
-        '--trust-checkpoint',
-        action='store_true',
-        help='open the checkpoint even if that runs what is in it',
-    )
-    parser.add_argument(
-        '--cfg-options',
-        nargs='+',
-        action=DictAction,
-        default={},
-        metavar='KEY=VALUE',
-        help='override parts of the config',
-    )
+    safe_loading.add_argument(parser)
+    config_files.add_options(parser)
     args = parser.parse_args()
     if args.point and not all(0 <= place <= 1 for place in args.point):
         parser.error('--point takes two numbers from 0 to 1')
