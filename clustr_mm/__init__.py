@@ -18,4 +18,11 @@ from . import (  # noqa: E402
     visualization,
 )
 
-__all__ = ['__version__', 'backbones', 'host', 'necks', 'training']
+__all__ = [
+    '__version__',
+    'backbones',
+    'host',
+    'necks',
+    'training',
+    'visualization',
+]
