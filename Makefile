@@ -4,6 +4,9 @@
 #:                         (default: $XDG_CACHE_HOME or ~/.cache, /clustr_mm)
 #:  CLUSTR_MM_PYTHON       the Python to build with, 3.10 to 3.12
 #:                         (default: the first on the PATH)
+#:  CLUSTR_MM_REQUIREMENTS a folder of files that replace their namesakes in
+#:                         requirements/, such as requirements/upstream, which
+#:                         needs Python 3.10 or 3.11
 #:  CLUSTR_MM_TORCH        other builds, as pip is told of them, such as
 #:                         "torch==2.12.1+cpu torchvision==0.27.1+cpu"
 #:  CLUSTR_MM_TORCH_INDEX  an additional package index to find them
@@ -14,8 +17,8 @@
 #:  MAX_JOBS               files compiled at a time
 #:                         (default: one a core, if the memory is enough)
 .DEFAULT_GOAL := help
-.PHONY: help env quickstart test test-slow lint format docs print-python \
-  clean-env
+.PHONY: help env quickstart test test-slow test-upstream lint format docs \
+  print-python clean-env
 MAKEFLAGS += --no-print-directory
 
 # The checkout is not installed: the environment does not belong to it.
@@ -47,6 +50,14 @@ test: lint  ## lint, then the tests but those marked slow
 
 test-slow: env  ## the tests marked slow
 	$(PYTHON) -m pytest -m slow
+
+test-upstream: export CLUSTR_MM_REQUIREMENTS := requirements/upstream
+test-upstream: env  ## the tests, with OpenMMLab's own releases and torch 2.1
+	$(PYTHON) -m pytest -m 'not slow'
+
+FUZZ_MINUTES ?= 60
+fuzz: env  ## look for FUZZ_MINUTES (60) for what breaks a property test
+	$(PYTHON) tests/fuzz.py --minutes $(FUZZ_MINUTES)
 
 lint: env  ## check style and formatting
 	$(PYTHON) -m ruff check .

@@ -71,11 +71,7 @@ def check_packages():
             f'{", ".join(missing)}. Install with: pip install '
             f'{" ".join(missing)}'
         )
-    if not hasattr(torch.compiler, 'is_exporting'):
-        raise UserError(
-            f'to export, torch 2.7 or newer is needed, but {torch.__version__}'
-            ' is installed'
-        )
+    _check_torch()
 
 
 def load_model(
@@ -114,6 +110,7 @@ def trace(
         shape (tuple[int, int]): Height and width.
         dynamic_batch (bool): Whether any number of images will do, or one.
     """
+    _check_torch()
     # Of one image, torch would conclude that there is always one.
     images = torch.zeros(2 if dynamic_batch else 1, 3, *shape)
     batch = {0: torch.export.Dim('batch')} if dynamic_batch else None
@@ -215,6 +212,15 @@ def describe_input(cfg: Config) -> dict[str, str]:
         'mean': str(list(normalise.get('mean') or [0.0])),
         'std': str(list(normalise.get('std') or [1.0])),
     }
+
+
+def _check_torch():
+    if not hasattr(torch.compiler, 'is_exporting'):
+        raise UserError(
+            f'to export, torch 2.7 or newer is needed, but {torch.__version__}'
+            ' is installed. A checkpoint trained with the one can be exported '
+            'in an environment with the other.'
+        )
 
 
 def _translations() -> dict[Callable, Callable]:

@@ -223,6 +223,40 @@ def test_key_follows_what_is_installed(world):
     assert len(set(keys)) == len(keys)
 
 
+def test_requirements_that_replace_others(world):
+    base = world.run().out
+    world.on_step('')
+    folder = 'requirements/upstream'
+    result = world.run(CLUSTR_MM_REQUIREMENTS=folder)
+    assert result.code == 0, result.err
+    compiled = ['mmcv']  # what is the same for both was compiled before
+    assert world.calls() == STEPS[:4] + compiled + STEPS[6:]
+    lines = (world.folder / 'calls').read_text().splitlines()
+    names = ('torch.txt', 'mm.txt')
+    replaced = [f'{world.checkout}/{folder}/{name}' for name in names]
+    assert [x.split()[-1] for x in lines if folder in x] == replaced
+    # Each has its environment, and a change to the one leaves the other alone.
+    assert result.out != base
+    with open(world.checkout / folder / 'mm.txt', 'a') as file:
+        file.write('# changed\n')
+    assert world.run().out == base
+    assert world.run(CLUSTR_MM_REQUIREMENTS=folder).out != result.out
+
+
+@pytest.mark.parametrize('content', [None, 'README', 'mminstall.txt'])
+def test_requirements_that_replace_nothing(world, content):
+    folder = world.folder / 'mine'
+    if content:
+        folder.mkdir()
+        (folder / content).touch()
+    result = world.run(CLUSTR_MM_REQUIREMENTS=folder)
+    assert result.code == 1
+    reason = content if content == 'mminstall.txt' else 'no files'
+    assert f'CLUSTR_MM_REQUIREMENTS={folder} holds {reason}.' in result.err
+    assert 'mm.txt, runtime.txt, tests.txt, torch.txt' in result.err
+    assert world.calls() == []
+
+
 def test_variables_reach_pip(world):
     wheel = world.folder / 'mmcv-2.1.0-py3-none-any.whl'
     wheel.touch()
@@ -561,6 +595,16 @@ def test_make_prints_the_path_alone(world):
     assert result.out == world.run().out
 
 
+def test_make_runs_the_tests_in_either_environment(world):
+    base = world.run().out.strip()
+    world.on_step('echo ran by $0: $*')
+    result = world.run('make', 'test-upstream')
+    assert result.code == 0, result.err
+    ran = [x for x in result.out.splitlines() if x.startswith('ran by')]
+    assert ran[-1].endswith(': -m pytest -m not slow')
+    assert base not in ran[-1]
+
+
 def test_make_without_any_python(world):
     (world.bin / 'python3').unlink()
     result = world.run('make', 'env')
@@ -576,15 +620,15 @@ def test_make_help_tells_all(world):
     makefile = makefile.replace('\\\n', '')
     targets = re.search(r'^\.PHONY: (.*)', makefile, re.MULTILINE)[1].split()
     variables = set(re.findall(r'CLUSTR_MM_\w+', world.script.read_text()))
-    assert len(targets) == 10
-    assert len(variables) == 6
+    assert len(targets) == 11
+    assert len(variables) == 7
     for name in [*targets, *variables, 'MAX_JOBS']:
         assert re.search(rf'^  {name} ', text, re.MULTILINE), name
 
 
 def test_requirements_are_pinned():
     names = set()
-    for path in (ROOT / 'requirements').glob('*.txt'):
+    for path in (ROOT / 'requirements').rglob('*.txt'):
         for line in path.read_text().splitlines():
             if path.name == 'mminstall.txt' or not line or line[0] in '#-':
                 continue

@@ -83,7 +83,8 @@ index settings of pip (`pip config list`).
 
 No matching distribution
 The package index lacks a version for this Python and platform: check the
-settings of pip (`pip config list`) and CLUSTR_MM_TORCH.
+settings of pip (`pip config list`) and CLUSTR_MM_TORCH, or choose another
+Python with CLUSTR_MM_PYTHON.
 
 Killed signal|Cannot allocate memory
 The compiler ran out of memory: set MAX_JOBS=1.
@@ -278,6 +279,7 @@ class Environment:
 
     def __init__(self):
         self.base = find_python()
+        self.files = requirement_files()
         self.mmcv = prebuilt_mmcv()
         home = setting('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
         cache = setting('CLUSTR_MM_CACHE') or os.path.join(home, 'clustr_mm')
@@ -294,9 +296,8 @@ class Environment:
         parts += map(setting, ['CLUSTR_MM_TORCH', 'CLUSTR_MM_TORCH_INDEX'])
         if os.path.exists(self.mmcv):
             parts.append(os.stat(self.mmcv).st_mtime)
-        for path in sorted(REQUIREMENTS.glob('*.txt')):
-            if path.name != 'mminstall.txt':  # not for this environment
-                parts += [path.name, path.read_text()]
+        for name, path in sorted(self.files.items()):
+            parts += [name, path.read_text()]
         digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
         return f'py{self.base["version"]}-{digest[:12]}'
 
@@ -470,6 +471,25 @@ class Environment:
 # ------------------------------------------------------------------- steps
 
 
+def requirement_files():
+    """By name. Those in CLUSTR_MM_REQUIREMENTS replace their namesakes."""
+    files = {path.name: path for path in REQUIREMENTS.glob('*.txt')}
+    del files['mminstall.txt']  # not for this environment
+    folder = setting('CLUSTR_MM_REQUIREMENTS')
+    if folder:
+        paths = Path(folder).resolve().glob('*.txt')
+        replaced = {path.name: path for path in paths}
+        strange = ', '.join(sorted(set(replaced) - set(files)))
+        if strange or not replaced:
+            raise Problem(
+                f'CLUSTR_MM_REQUIREMENTS={folder} holds '
+                f'{strange or "no files"}.\nIt takes a folder with files '
+                'that replace some of these: ' + ', '.join(sorted(files))
+            )
+        files.update(replaced)
+    return files
+
+
 def prebuilt_mmcv():
     """CLUSTR_MM_MMCV: an absolute path or a URL, or '' to compile mmcv."""
     wheel = setting('CLUSTR_MM_MMCV')
@@ -521,7 +541,7 @@ def install_tools(env):
     """a virtual environment and build tools"""
     env.reset()
     env.run(env.base['executable'], '-m', 'venv', env.venv)
-    env.pip('install', '-r', REQUIREMENTS / 'build.txt')
+    env.pip('install', '-r', env.files['build.txt'])
 
 
 def install_torch(env):
@@ -529,12 +549,12 @@ def install_torch(env):
     index = setting('CLUSTR_MM_TORCH_INDEX')
     index = ['--extra-index-url', index] if index else []
     torch = shlex.split(setting('CLUSTR_MM_TORCH'))
-    env.pip('install', *index, *(torch or ['-r', REQUIREMENTS / 'torch.txt']))
+    env.pip('install', *index, *(torch or ['-r', env.files['torch.txt']]))
 
 
 def install_libraries(env):
     """libraries and test tools"""
-    files = [REQUIREMENTS / name for name in ('runtime.txt', 'tests.txt')]
+    files = [env.files[name] for name in ('runtime.txt', 'tests.txt')]
     env.pip('install', '-r', files[0], '-r', files[1])
 
 
@@ -559,7 +579,7 @@ def wheels(env):
     torch, error = ask(env.python, '-c', TORCH_BUILD)
     if error:
         raise Problem(f'torch is installed but does not import: {error}')
-    for line in (REQUIREMENTS / 'compiled.txt').read_text().splitlines():
+    for line in env.files['compiled.txt'].read_text().splitlines():
         if not line.startswith('#') and not (env.mmcv and 'mmcv' in line):
             name = '-'.join([env.base['tag'], 'torch', torch, line])
             yield line, env.cache / 'wheels' / name
@@ -569,7 +589,7 @@ def install_mm(env):
     """mmengine, mmcv and the toolboxes"""
     paths = [path for _, folder in wheels(env) for path in folder.iterdir()]
     paths += [env.mmcv] if env.mmcv else []
-    env.pip('install', *UNASSISTED, *paths, '-r', REQUIREMENTS / 'mm.txt')
+    env.pip('install', *UNASSISTED, *paths, '-r', env.files['mm.txt'])
 
 
 def check_imports(env):

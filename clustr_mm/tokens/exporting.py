@@ -10,6 +10,11 @@ from functools import wraps
 import torch
 from torch import Tensor
 
+try:
+    from torch.compiler import is_compiling
+except ImportError:  # torch 2.1
+    from torch._utils import is_compiling
+
 
 def is_exporting() -> bool:
     """Whether `torch.export` is at work, by itself or for ONNX."""

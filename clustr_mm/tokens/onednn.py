@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .exporting import is_compiling
+
 
 def is_faster(x: Tensor) -> bool:
     """Whether to prefer oneDNN for a product of ``x``.
@@ -17,7 +19,7 @@ def is_faster(x: Tensor) -> bool:
     compiling or exporting, where the graph should say what is meant.
     """
     return (
-        not torch.compiler.is_compiling()
+        not is_compiling()
         and not torch.is_grad_enabled()
         and x.device.type == 'cpu'
         and x.dtype == torch.float32
