@@ -1,5 +1,11 @@
-"""A training whose start takes longer than its iterations."""
+"""Trainings whose start takes longer than their iterations."""
 
+import itertools
+import json
+
+from mmengine.config import Config
+
+from clustr_mm import data_location
 from clustr_mm.datasets import make_shapes
 from tests.runs import ROOT
 
@@ -44,10 +50,86 @@ default_hooks = dict(
 )
 """
 
+# Changes of its model, for a training of each backbone. Those of DynamicViT
+# learn what to keep, without a teacher.
+SPARSE = dict(
+    type='SparseClassifier',
+    kl_weight=0.0,
+    token_weight=0.0,
+)
+BACKBONES = {
+    'ClusTR': dict(
+        backbone=dict(
+            _delete_=True,
+            type='ClusTR',
+            arch=dict(
+                dims=(16, 24, 32, 48),
+                depths=(1, 1, 1, 1),
+                num_heads=(1, 1, 2, 2),
+                ffn_ratios=(2, 2, 2, 2),
+            ),
+            out_indices=(3,),
+        ),
+        neck=dict(type='GlobalAveragePooling'),
+        head=dict(in_channels=48),
+    ),
+    'HVT': dict(backbone=dict(type='HVT', num_stages=2)),
+    'TokenPoolingDeiT': dict(
+        backbone=dict(type='TokenPoolingDeiT', keep=[36, 16])
+    ),
+    'EViT': dict(backbone=dict(type='EViT', keep=0.5, reduce_at=[1])),
+    'DynamicViT': dict(
+        SPARSE, backbone=dict(type='DynamicViT', keep=[0.5], reduce_at=[1])
+    ),
+    'DynamicLVViT': dict(
+        SPARSE,
+        backbone=dict(
+            type='DynamicLVViT', keep=[0.5], reduce_at=[1], stem_channels=16
+        ),
+        head=dict(type='TokenLabelHead'),
+    ),
+    'ToMe': dict(backbone=dict(type='ToMe', merge=16)),
+}
+IMPORTS = ['clustr_mm', 'clustr_mm.training.sparsification']
 
-def write(folder):
+
+def write(folder, backbone=None):
     """Config and data; return what to pass to the training and test tools."""
     config = folder / 'tiny.py'
     config.write_text(CONFIG)
+    if backbone is not None:
+        config = folder / 'other.py'
+        config.write_text(
+            f"_base_ = 'tiny.py'\nmodel = {BACKBONES[backbone]}\n"
+            f'custom_imports = dict(imports={IMPORTS})\n'
+        )
     data = make_shapes('classification', folder / 'data', num=30, size=48)
     return [config, '--data-root', data, '--work-dir', folder / 'work']
+
+
+_COUNT = itertools.count()
+
+
+def config(folder, backbone=None, **options):
+    """The same as a config, for a run in this process."""
+    path, _, data, _, work = write(folder, backbone)
+    cfg = Config.fromfile(path)
+    data_location.move_root(cfg, data)
+    # No two runners may have the same name.
+    name = f'small_training_{next(_COUNT)}'
+    cfg.merge_from_dict(
+        dict(work_dir=str(work), experiment_name=name, **options)
+    )
+    return cfg
+
+
+def logged(work):
+    """Rows of the logs of a work dir."""
+    paths = sorted(work.glob('*/vis_data/scalars.json'))
+    lines = [
+        line
+        for path in paths
+        for line in path.read_text().splitlines(keepends=True)
+    ]
+    # A kill may have cut the last one off.
+    return [json.loads(line) for line in lines if line.endswith('\n')]
