@@ -1,6 +1,20 @@
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from mmengine.registry import DefaultScope, init_default_scope
+
+# The same few examples in each run of the suite; `make fuzz` looks for others.
+settings.register_profile(
+    'suite', derandomize=True, deadline=None, max_examples=30
+)
+settings.register_profile(
+    'fuzz',
+    deadline=None,
+    max_examples=250,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile('suite')
 
 
 @pytest.fixture(autouse=True)

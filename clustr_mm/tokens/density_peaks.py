@@ -180,7 +180,7 @@ def find_peaks_in_windows(
     )[:-1]
 
     def to_map(values):
-        return values.view(batch, -1)[:, place]
+        return values.view(batch, num_windows * size)[:, place]
 
     first = torch.arange(num_windows, device=x.device)[:, None] * size
     parent = peaks.parent.view(batch, num_windows, size) + first
@@ -354,7 +354,9 @@ def _smallest(square: Tensor, k: int) -> tuple[Tensor, Tensor]:
     They lie in the k chunks of the row with the smallest minima, and minima
     of chunks are found faster than an order of single values.
     """
-    if square.shape[-1] <= k * _CHUNK_SIZE:
+    # Rows that a window lacks are wider than a chunk only in windows of more
+    # than half as many rows, so up to this k no absent chunk is among the k.
+    if k > _CHUNK_SIZE // 2 or square.shape[-1] <= k * _CHUNK_SIZE:
         return _extract(square, k)
     chunks = square.unflatten(-1, (-1, _CHUNK_SIZE))
     best = _extract(chunks.amin(-1), k)[1]
@@ -418,7 +420,7 @@ def _search_again(
     # As many rows from each image as the image that needs the most. Where
     # an image needs fewer, the other rows keep what they have, so that its
     # result does not depend on the rest of the batch.
-    count = max(int(unresolved.sum(1).max()), 1)
+    count = max([1, *unresolved.sum(1).tolist()])
     needed, rows = unresolved.byte().topk(count)
     row_rank = rank.gather(1, rows).T[..., None]
     least = x.new_empty(rows.T.shape)
