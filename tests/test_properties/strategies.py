@@ -126,7 +126,7 @@ def image_sizes(max_side=40):
 @st.composite
 def images(draw, sizes=None, max_batch=2, dtype=torch.float32):
     """Images [B, 3, H, W]: noise, a single colour, bright or black ones."""
-    size = draw(sizes or image_sizes())
+    size = draw(image_sizes() if sizes is None else sizes)
     batch = draw(st.integers(1, max_batch))
     img = torch.randn(batch, 3, *size, generator=draw(generators()))
     kind = draw(st.sampled_from(['noise', 'plain', 'black', 'bright']))
