@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
+from mmengine.dist import all_gather_object, all_reduce
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import Tensor, nn
@@ -29,6 +30,9 @@ class StopOnBadLoss(Hook):
     ends, with the largest activations of the last one. Nor is a checkpoint
     written that has a NaN in it.
 
+    Distributed processes leave out the same steps, end together and all say
+    the same: what went wrong in those where it did.
+
     Args:
         patience (int): The number of iterations in a row, at least 2, as the
             activations are watched from the second on only.
@@ -41,6 +45,7 @@ class StopOnBadLoss(Hook):
         self._in_a_row = 0
         self._dropped = False
         self._bad = ''
+        self._peaks = ''
         self._step_hook = None
         self._watch = None
 
@@ -49,17 +54,15 @@ class StopOnBadLoss(Hook):
         self._step_hook = optimizer.register_step_pre_hook(self._drop_bad)
 
     def _drop_bad(self, optimizer: torch.optim.Optimizer, *_) -> None:
-        """Have the optimizer skip gradients that are not finite.
-
-        Distributed processes agree, as their gradients are the same.
-        """
+        """Have the optimizer skip gradients that are not finite."""
         params = [
             param
             for group in optimizer.param_groups
             for param in group['params']
             if param.grad is not None
         ]
-        if not _finite([param.grad for param in params]):
+        # Replicas have the same gradients, but shards have not.
+        if _anywhere(not _finite([param.grad for param in params])):
             self._dropped = True
             for param in params:
                 param.grad = None
@@ -68,28 +71,35 @@ class StopOnBadLoss(Hook):
         self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
     ) -> None:
         loss = torch.as_tensor((outputs or {}).get('loss', 0.0))
-        if not loss.isfinite().all():
-            what = 'loss was'
-        elif self._dropped:
-            what = 'gradients were'
-        else:
+        bad_here = not loss.isfinite().all()
+        bad_loss = _anywhere(bad_here)
+        if not bad_loss and not self._dropped:
             self._recover(runner)
             return
         self._dropped = False
         self._in_a_row += 1
+        # A single NaN among the losses spoils the gradients of all.
+        concerned = bad_here or not bad_loss
+        what = 'loss was' if bad_loss else 'gradients were'
+        pictures = _joined(_pictures(data_batch) if concerned else '')
         self._bad = (
             f'iteration {runner.iter + 1}, whose {what} NaN or infinite, with '
-            f'the pictures {_pictures(data_batch)}'
+            f'the pictures {pictures}'
         )
         runner.logger.warning(f'No step was taken at {self._bad}')
-        if self._in_a_row == self.patience:
-            self._stop(f'after {self.patience} bad iterations in a row')
         if self._watch is None:
             self._watch = _Watch(unwrapped(runner))
+        else:
+            self._peaks = _joined(self._watch.largest() if concerned else '')
+        if self._in_a_row == self.patience:
+            self._stop(f'after {self.patience} bad iterations in a row')
         self._watch.peaks = {}
 
     def before_save_checkpoint(self, runner: Runner, checkpoint: dict) -> None:
-        self._stop_if_nan('weights', checkpoint['state_dict'].items())
+        # Only the first process comes here, with weights that all share.
+        names = _with_nan(checkpoint['state_dict'].items())
+        if names:
+            self._stop(f'as the weights {names} have become NaN')
 
     def after_train(self, runner: Runner) -> None:
         self._step_hook.remove()
@@ -100,28 +110,18 @@ class StopOnBadLoss(Hook):
         self._in_a_row = 0
         self._watch.remove()
         self._watch = None
+        self._peaks = ''
         # A batch norm's averages do not recover.
-        self._stop_if_nan('statistics', unwrapped(runner).named_buffers())
-
-    def _stop_if_nan(
-        self, what: str, tensors: Iterable[tuple[str, Tensor]]
-    ) -> None:
-        names = [
-            name
-            for name, tensor in tensors
-            if isinstance(tensor, Tensor) and tensor.isnan().any()
-        ]
+        names = _joined(_with_nan(unwrapped(runner).named_buffers()))
         if names:
-            more = f' and {len(names) - 3} more' if len(names) > 3 else ''
-            names = ', '.join(names[:3])
-            self._stop(f'as the {what} {names}{more} have become NaN')
+            self._stop(f'as the statistics {names} have become NaN')
 
     def _stop(self, why: str) -> NoReturn:
         message = f'the run was stopped {why}'
         if self._bad:
             message += f'. The last bad one was {self._bad}'
-        if self._watch is not None:
-            message += f'. Largest activations: {self._watch.largest()}'
+        if self._peaks:
+            message += f'. Largest activations: {self._peaks}'
         raise UserError(f'{message}. {ADVICE}')
 
 
@@ -176,6 +176,29 @@ def _finite(tensors: Iterable[Tensor]) -> bool:
     """Whether all are, with a single wait for an accelerator."""
     sums = [tensor.sum(dtype=torch.float32) for tensor in tensors]
     return not sums or bool(torch.stack(sums).isfinite().all())
+
+
+def _anywhere(flag: bool) -> bool:
+    """Whether it is so in any process."""
+    flag = torch.tensor(float(flag))
+    all_reduce(flag, 'max')
+    return bool(flag)
+
+
+def _joined(text: str) -> str:
+    """What those processes say that have something to say."""
+    return ', '.join(dict.fromkeys(filter(None, all_gather_object(text))))
+
+
+def _with_nan(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """Names of those that have a NaN, the first three of them."""
+    names = [
+        name
+        for name, tensor in tensors
+        if isinstance(tensor, Tensor) and tensor.isnan().any()
+    ]
+    more = f' and {len(names) - 3} more' if len(names) > 3 else ''
+    return ', '.join(names[:3]) + more
 
 
 def _pictures(data_batch: Any) -> str:

@@ -13,7 +13,7 @@ from clustr_mm.errors import UserError
 from clustr_mm.registry import HOOKS
 from clustr_mm.training.bad_loss import StopOnBadLoss
 from tests import samples
-from tests.runs import run_tool
+from tests.runs import ROOT, TOOLS, run, run_tool
 from tests.small_training import write
 from tests.test_configs import build
 from tests.test_training.small import Pictures, classifier, runner
@@ -195,3 +195,63 @@ def test_models_of_all_toolboxes(name, size, caplog):
     assert '2_0.jpg, 2_1.jpg' in str(error.value)
     assert 'first not finite in backbone.' in str(error.value)
     assert '0_0.jpg, 0_1.jpg' in caplog.text
+
+
+# Pictures are NaN in the second process alone: of a single iteration, then of
+# three in a row.
+SPOIL_SECOND = """
+from mmengine.dist import get_rank
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
+
+@HOOKS.register_module()
+class SpoilSecond(Hook):
+    def before_train_iter(self, runner, batch_idx, data_batch=None):
+        rank, iteration = get_rank(), runner.iter + 1
+        weights = sum(p.double().sum() for p in runner.model.parameters())
+        paths = [s.img_path for s in data_batch['data_samples']]
+        print('SEEN', rank, iteration, weights.item(), *paths, flush=True)
+        if rank == 1 and iteration in (3, 6, 7, 8):
+            data_batch['inputs'] = data_batch['inputs'].float() * float('nan')
+"""
+
+
+def test_two_processes_leave_out_and_end_together(tmp_path):
+    config, *options = write(tmp_path)
+    (tmp_path / 'spoil_second.py').write_text(SPOIL_SECOND)
+    spoilt = tmp_path / 'spoilt.py'
+    spoilt.write_text(
+        f"_base_ = '{config.name}'\n"
+        "custom_imports = dict(imports=['clustr_mm', 'spoil_second'])\n"
+        "custom_hooks = [dict(type='SpoilSecond')]\n"
+    )
+    text = run(
+        *(TOOLS / 'dist_train.sh', spoilt, 2, *options),
+        *('--cfg-options', 'train_cfg.max_iters=40'),
+        cwd=tmp_path,
+        ok=False,
+        OMP_NUM_THREADS='1',
+        PORT='29571',
+        PYTHONPATH=f'{tmp_path}:{ROOT}',
+    )
+    seen = {}
+    for line in re.findall('SEEN (.*)', text):
+        rank, iteration, weights, *paths = line.split()
+        seen[int(rank), int(iteration)] = float(weights), paths
+    assert sorted(seen) == [(r, i) for r in range(2) for i in range(1, 9)]
+    weights = [seen[0, i][0] for i in range(1, 9)]
+    assert weights == [seen[1, i][0] for i in range(1, 9)]
+    # No step after the third, sixth and seventh.
+    steps = [a != b for a, b in zip(weights, weights[1:])]
+    assert steps == [True, True, False, True, True, False, False]
+
+    warnings = re.findall('No step was taken at (.*)', text)
+    errors = re.findall('^error: (.*)', text, re.M)
+    assert len(errors) == 2
+    assert errors[0] == errors[1]
+    assert '3 bad iterations in a row' in errors[0]
+    assert 'not finite in data_preprocessor nan' in errors[0]
+    for iteration, message in zip((3, 6, 7, 8), [*warnings[:3], errors[0]]):
+        assert f'iteration {iteration}, whose loss was NaN' in message
+        assert ', '.join(seen[1, iteration][1]) in message
+        assert seen[0, iteration][1][0] not in message
