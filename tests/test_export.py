@@ -19,6 +19,7 @@ from clustr_mm.export import (
     load_model,
     trace,
 )
+from tests.abilities import exports
 from tests.runs import ROOT, run_tool
 from tests.test_backbones import vit_cases
 
@@ -67,6 +68,7 @@ MODELS = {
 }
 
 
+@exports
 @pytest.mark.parametrize('name', MODELS)
 def test_torch_export_takes_any_batch(name):
     model = Features(MODELS[name]())
@@ -77,6 +79,7 @@ def test_torch_export_takes_any_batch(name):
             torch.testing.assert_close(program(images), model(images))
 
 
+@exports
 @pytest.mark.parametrize('model', [clustr, lambda: vit('evit')])
 def test_strict_torch_export(model):
     """Dynamo reads through to the clustering, which it else leaves alone."""
@@ -86,6 +89,7 @@ def test_strict_torch_export(model):
         torch.testing.assert_close(program.module()(images), model(images))
 
 
+@exports
 def test_clustering_of_an_exported_graph_in_tiles(monkeypatch):
     monkeypatch.setattr(
         'clustr_mm.tokens.density_peaks._EXPORTED_TILE_SIZE', 1000
@@ -108,6 +112,7 @@ def exported(request, tmp_path_factory):
     return model, path
 
 
+@exports
 @pytest.mark.parametrize('batch_size', [1, 4])
 def test_onnx_on_random_images(exported, batch_size):
     model, path = exported
@@ -116,6 +121,7 @@ def test_onnx_on_random_images(exported, batch_size):
     assert found.difference < 1e-4
 
 
+@exports
 def test_onnx_breaks_ties_alike(exported):
     model, path = exported
     patch = torch.randn(2, 3, 4, 4)
@@ -155,6 +161,7 @@ class Counting(nn.Module):
         return images.mean((2, 3)) + self.calls
 
 
+@exports
 def test_a_wrong_file_is_not_written(tmp_path):
     out = tmp_path / 'model.onnx'
     out.write_text('what was there')
@@ -168,6 +175,13 @@ def test_missing_packages(monkeypatch):
     monkeypatch.setattr(export, 'find_spec', {'onnx': 'found'}.get)
     with pytest.raises(UserError, match='pip install onnxscript onnxruntime'):
         export.check_packages()
+
+
+def test_a_torch_that_is_too_old(monkeypatch):
+    monkeypatch.delattr(torch.compiler, 'is_exporting', raising=False)
+    for tried in (export.check_packages, lambda: trace(nn.Identity(), SIZE)):
+        with pytest.raises(UserError, match='torch 2.7 or newer is needed'):
+            tried()
 
 
 def test_what_has_no_logits():
@@ -205,6 +219,7 @@ def test_checkpoints_that_do_not_fit(tiny, tmp_path):
         load_model(tiny, path)
 
 
+@exports
 def test_tool(tmp_path):
     out = tmp_path / 'new/evit.onnx'
     config = tmp_path / 'config.py'
@@ -233,6 +248,7 @@ def test_tool(tmp_path):
     assert metadata['channels'] == 'RGB'
 
 
+@exports
 def test_tool_without_a_checkpoint(tmp_path):
     log = run_tool(
         'export_onnx.py', EVIT, 'missing.pth', 'x.onnx', cwd=tmp_path, ok=False
@@ -251,6 +267,7 @@ def photographs(size):
     return (photos - 0.45) / 0.226
 
 
+@exports
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from functools import wraps
 import torch
 from torch import Tensor
 
-try:
-    from torch.compiler import is_compiling
-except ImportError:  # torch 2.1
-    from torch._utils import is_compiling
+# Whether `torch.compile` or an export is at work; torch 2.1 has it elsewhere.
+is_compiling = (
+    getattr(torch.compiler, 'is_compiling', None) or torch._utils.is_compiling
+)
 
 
 def is_exporting() -> bool:

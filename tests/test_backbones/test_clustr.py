@@ -6,6 +6,7 @@ from torch import nn
 
 from clustr_mm.backbones import ClusTR
 from clustr_mm.backbones import clustr as module
+from tests.abilities import float16
 
 SMALL_ARCH = dict(
     depths=(1, 2, 2, 1),
@@ -194,7 +195,7 @@ def test_checkpointing_leaves_gradients_alone():
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize('dtype', [torch.bfloat16, float16])
 def test_mixed_precision_clusters_alike(dtype):
     """Close to float32, as the clusters of the first stage are the same."""
     model = small(out_indices=(0,)).eval()

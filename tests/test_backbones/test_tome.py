@@ -8,6 +8,7 @@ from clustr_mm.analysis.cost import count_macs
 from clustr_mm.backbones.tome import MergedTokens, ToMe, match
 from clustr_mm.registry import MODELS
 from clustr_mm.tokens.provenance import Trail
+from tests.abilities import exports, float16
 from tests.test_backbones.vit_cases import CASES, SMALL, build, images
 
 
@@ -183,7 +184,7 @@ def test_nan_stays_in_its_image():
     assert fmap[1].isnan().any()
 
 
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize('dtype', [torch.bfloat16, float16])
 @pytest.mark.parametrize('how', ['autocast', 'cast'])
 def test_low_precision(dtype, how):
     model, img = build('tome', out_type='featmap'), images()
@@ -247,6 +248,7 @@ def test_same_weights_as_deit():
     )
 
 
+@exports
 def test_exported_for_any_batch():
     model = build('tome', out_type='featmap')
     batch = {0: torch.export.Dim('batch', max=64)}

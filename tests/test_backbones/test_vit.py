@@ -13,6 +13,7 @@ from clustr_mm.backbones.token_pooling import TokenPoolingDeiT
 from clustr_mm.backbones.vit import ThinViT
 from clustr_mm.checkpoints import convert
 from clustr_mm.registry import MODELS
+from tests.abilities import exports, float16
 from tests.test_backbones.vit_cases import ARCH, CASES, SMALL, build, images
 
 ALL = sorted(CASES)
@@ -110,7 +111,7 @@ def test_nan(name):
 
 
 @pytest.mark.parametrize('name', ALL)
-@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize('dtype', [torch.bfloat16, float16])
 @pytest.mark.parametrize('how', ['autocast', 'cast'])
 def test_low_precision(name, dtype, how):
     for out_type in ('featmap', 'avg_featmap'):
@@ -322,6 +323,7 @@ def test_a_detector_s_image(name):
     assert fmap.isfinite().all()
 
 
+@exports
 @pytest.mark.parametrize('name', ['evit', 'dynamicvit', 'hvt', 'random'])
 def test_export_with_any_batch(name):
     model = build(name, out_type='featmap')

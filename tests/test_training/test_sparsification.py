@@ -168,7 +168,7 @@ def test_ratio_loss_pulls_the_kept_share_to_its_target(tmp_path, keep):
         optimizer.step()
     before, after = kept[0], torch.tensor(kept[-15:]).mean(0)
     assert max(abs(k - b) for k, b in zip(keep, before)) > 0.1
-    torch.testing.assert_close(after, torch.tensor(keep), atol=0.02, rtol=0)
+    torch.testing.assert_close(after, torch.tensor(keep), atol=0.03, rtol=0)
 
 
 @pytest.mark.parametrize(

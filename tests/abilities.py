@@ -1,0 +1,31 @@
+"""What the torch at hand can do; what it cannot is not tested there."""
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+
+def _computes_in_float16() -> bool:
+    x = torch.ones(1, 1, 1, 1)
+    try:
+        F.conv2d(x.half(), x.half())
+    except RuntimeError:
+        return False
+    with warnings.catch_warnings(), torch.autocast('cpu', torch.float16):
+        warnings.simplefilter('ignore')
+        return F.conv2d(x, x).dtype == torch.float16
+
+
+CAN_EXPORT = hasattr(torch.compiler, 'is_exporting')
+exports = pytest.mark.skipif(
+    not CAN_EXPORT, reason='this torch is too old to export'
+)
+float16 = pytest.param(
+    torch.float16,
+    marks=pytest.mark.skipif(
+        not _computes_in_float16(),
+        reason='this torch does not compute in float16 on a CPU',
+    ),
+)
