@@ -20,7 +20,7 @@ def _computes_in_float16() -> bool:
 
 CAN_EXPORT = hasattr(torch.compiler, 'is_exporting')
 exports = pytest.mark.skipif(
-    not CAN_EXPORT, reason='this torch is too old to export'
+    not CAN_EXPORT, reason='exporting needs torch 2.7'
 )
 float16 = pytest.param(
     torch.float16,
