@@ -5,12 +5,12 @@ from mmengine.registry import DefaultScope, init_default_scope
 
 # The same few examples in each run of the suite; `make fuzz` looks for others.
 settings.register_profile(
-    'suite', derandomize=True, deadline=None, max_examples=30
+    'suite', derandomize=True, deadline=None, max_examples=20
 )
 settings.register_profile(
     'fuzz',
     deadline=None,
-    max_examples=250,
+    max_examples=80,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -318,10 +318,13 @@ def _resolve_reduction(
 def _check_stages(
     out_indices: Sequence[int], frozen_stages: int, num_stages: int
 ):
-    if not set(out_indices) <= set(range(num_stages)):
+    stages = set(out_indices)
+    if not stages <= set(range(num_stages)) or not (
+        0 < len(stages) == len(out_indices)
+    ):
         raise ValueError(
-            f'out_indices must be among 0..{num_stages - 1}, '
-            f'but are {tuple(out_indices)}'
+            f'out_indices must be one or more of 0..{num_stages - 1}, each '
+            f'once, but are {tuple(out_indices)}'
         )
     if not -1 <= frozen_stages <= num_stages:
         raise ValueError(

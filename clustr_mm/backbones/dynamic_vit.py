@@ -17,7 +17,7 @@ from clustr_mm.layers.reducer import Reducer
 from clustr_mm.registry import MODELS
 from clustr_mm.tokens.exporting import ranking
 from clustr_mm.tokens.provenance import Trail, take
-from .vit import ThinViT
+from .vit import ThinViT, check_reduce_at
 
 
 class Predictor(BaseModule):
@@ -158,13 +158,16 @@ class DynamicViT(ThinViT):
         """Share of the patches that stay before these blocks."""
         depth = self.num_layers
         if isinstance(keep, (int, float)):
+            if not 0 <= keep <= 1:
+                raise ValueError(f'keep is a share from 0 to 1, not {keep}')
             stages = 3 if reduce_at is None else len(reduce_at)
             keep = [keep ** (stage + 1) for stage in range(stages)]
         if reduce_at is None:
             quarters = {1: [2], 2: [1, 3], 3: [1, 2, 3]}.get(len(keep))
             if quarters is None:
                 raise ValueError(
-                    f'say by reduce_at where the {len(keep)} stages are'
+                    f'keep has {len(keep)} entries: say by reduce_at where '
+                    f'the {len(keep)} stages are'
                 )
             reduce_at = [depth * quarter // 4 for quarter in quarters]
         if len(keep) != len(reduce_at):
@@ -180,6 +183,5 @@ class DynamicViT(ThinViT):
                     f'more than before, not {list(keep)}'
                 )
             left = share
-        if list(reduce_at) != sorted(set(reduce_at)):
-            raise ValueError(f'reduce_at must increase: {list(reduce_at)}')
+        check_reduce_at(reduce_at)
         return dict(zip(reduce_at, keep, strict=True))

@@ -14,7 +14,7 @@ from clustr_mm.layers.reducer import Reducer
 from clustr_mm.registry import MODELS
 from clustr_mm.tokens.exporting import ranking
 from clustr_mm.tokens.provenance import Trail, take
-from .vit import ThinViT
+from .vit import ThinViT, check_reduce_at
 
 
 class AttentiveTokens(Reducer):
@@ -92,6 +92,8 @@ class EViT(ThinViT):
         if isinstance(keep, (int, float)):
             if reduce_at is None:
                 reduce_at = [depth * quarter // 4 for quarter in (1, 2, 3)]
+            else:
+                check_reduce_at(reduce_at)
             rates = dict.fromkeys(reduce_at, keep)
         elif len(keep) == depth:
             rates = dict(enumerate(keep))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from clustr_mm.layers.pooling import TokenPool
 from clustr_mm.registry import MODELS
-from .vit import ThinViT, vit_arch
+from .vit import ThinViT, check_reduce_at, vit_arch
 
 # Kernel, stride and padding. The sequence is pooled as in the paper; maps
 # are halved exactly: 28 -> 14 -> 7 (table 9).
@@ -96,6 +96,7 @@ class HVT(ThinViT):
             )
         if reduce_at is None:
             reduce_at = [m * depth // num_stages for m in range(num_stages)]
+        check_reduce_at(reduce_at)
         dims = dims or arch.get('dims', 1)
         if dims not in POOL:
             raise ValueError(f'dims must be 1 or 2, not {dims!r}')

@@ -18,7 +18,7 @@ from clustr_mm.registry import MODELS
 from clustr_mm.tokens.exporting import ranking
 from clustr_mm.tokens.kmeans import kmeans, kmedoids
 from clustr_mm.tokens.provenance import Trail, take
-from .vit import ThinViT
+from .vit import ThinViT, check_reduce_at
 
 # Tables 3 to 5: at most how many tokens each block keeps, by sparsity level.
 # A later block never has more than an earlier one left it.
@@ -185,6 +185,7 @@ class TokenPoolingDeiT(ThinViT):
                 raise ValueError(
                     "say by reduce_at after which blocks 'conv' down-samples"
                 )
+            check_reduce_at(reduce_at)
             reducers = {
                 block: TokenPool(self.embed_dims, 'conv', 2, 2, 2)
                 for block in reduce_at

@@ -131,16 +131,17 @@ class ThinViT(BaseModule):
         self.out_indices = self._indices(out_indices)
         self.out_type = self._checked_out_type(out_type, with_cls_token)
         self.interpolate_mode = interpolate_mode
-        if frozen_stages > self.num_layers:
+        if not -1 <= frozen_stages <= self.num_layers:
             raise ValueError(
-                f'frozen_stages is {frozen_stages}, but there are '
-                f'{self.num_layers} blocks'
+                f'frozen_stages must be in -1..{self.num_layers}, the number '
+                f'of blocks, but is {frozen_stages}'
             )
         self.frozen_stages = frozen_stages
         self.norm_eval = norm_eval
         self.with_cp = with_cp
 
-        patch_size = patch_size or arch.get('patch_size', 16)
+        if patch_size is None:
+            patch_size = arch.get('patch_size', 16)
         self.patch_embed = PatchEmbed(
             in_channels, dims, patch_size, **(patch_cfg or {})
         )
@@ -384,7 +385,13 @@ class ThinViT(BaseModule):
                     f'out_indices has {index}, but there are '
                     f'{self.num_layers} blocks'
                 )
-        return sorted(index % self.num_layers for index in out_indices)
+        indices = sorted(index % self.num_layers for index in out_indices)
+        if not indices or len(set(indices)) < len(indices):
+            raise ValueError(
+                'out_indices must name one or more blocks, each once, but '
+                f'are {list(out_indices)}'
+            )
+        return indices
 
     def _checked_out_type(self, out_type: str, with_cls_token: bool) -> str:
         if out_type not in self.OUT_TYPES:
@@ -397,6 +404,12 @@ class ThinViT(BaseModule):
                 "'avg_featmap' or set with_cls_token=True"
             )
         return out_type
+
+
+def check_reduce_at(reduce_at: Sequence[int]) -> None:
+    """Raise an error for blocks out of order, or one that comes twice."""
+    if list(reduce_at) != sorted(set(reduce_at)):
+        raise ValueError(f'reduce_at must increase: {list(reduce_at)}')
 
 
 def _embedding(num_tokens: int, embed_dims: int) -> nn.Parameter:

@@ -32,6 +32,10 @@ class PatchEmbed(BaseModule):
         super().__init__(init_cfg)
         self.patch_size = patch_size
         self.stem = nn.Identity()
+        if stem_channels < 0:
+            raise ValueError(
+                f'stem_channels must be at least 0, but is {stem_channels}'
+            )
         if stem_channels:
             if patch_size % 2:
                 raise ValueError(

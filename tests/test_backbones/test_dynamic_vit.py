@@ -162,7 +162,7 @@ def test_extremes(keep, left):
     ('kwargs', 'message'),
     [
         ({'keep': [0.5, 0.7, 0.3]}, 'never more than before'),
-        ({'keep': 1.2}, 'from 1 to 0'),
+        ({'keep': 1.2}, 'from 0 to 1'),
         ({'keep': [0.5, -0.1]}, 'from 1 to 0'),
         ({'keep': [0.9, 0.8, 0.7, 0.6]}, 'reduce_at where the 4 stages'),
         ({'keep': [0.9], 'reduce_at': [1, 2]}, '1 entries'),
