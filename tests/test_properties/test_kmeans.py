@@ -3,7 +3,7 @@
 from unittest import mock
 
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from clustr_mm.tokens import kmeans as module
@@ -152,6 +152,8 @@ def test_an_image_is_the_same_alone(method, case):
 @given(METHODS, clusterings(**GENERIC), generators())
 def test_the_order_of_tokens_is_of_no_account(method, case, generator):
     x, init, weight, iters = case
+    # Of a pair that weighs the same, either is as good a medoid.
+    assume(method is kmeans or weight is not None)
     order = torch.randperm(x.shape[1], generator=generator)
     mine = None if weight is None else weight[:, order]
     labels, _ = method(x, init, weight, iters)
