@@ -177,9 +177,13 @@ def _by_tiles(x: Tensor, weight: Tensor) -> Assign:
     """
 
     def assign(medoids: Tensor) -> tuple[Tensor, Tensor]:
-        labels = _nearest(x, take(x, medoids))
-        means = cluster_mean(x, labels, medoids.shape[1], weight)
-        return labels, (x - take(means, labels)).square().sum(-1)
+        centers = take(x, medoids)
+        labels = _nearest(x, centers)
+        # Relative to the old medoid, rounding errors are as small as the
+        # cluster, and of a pair of tokens both are equally good.
+        offset = x - take(centers, labels)
+        means = cluster_mean(offset, labels, medoids.shape[1], weight)
+        return labels, (offset - take(means, labels)).square().sum(-1)
 
     return assign
 
