@@ -203,12 +203,9 @@ def enable_visualization(cfg: Config, show_dir: str | None, show: bool):
             'this config has no default_hooks.visualization, which draws '
             'for --show and --show-dir'
         )
-    hook.show = show
+    hook.update(show=show, interval=1)
     scope = cfg.get('default_scope')
-    if scope in ('mmseg', 'mmdet'):
-        hook.draw = True
-    else:
-        hook.update(enable=True, interval=1)
+    hook['draw' if scope in ('mmseg', 'mmdet') else 'enable'] = True
     if show_dir is None:
         return
     if scope == 'mmseg':
