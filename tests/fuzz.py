@@ -2,7 +2,7 @@
 
 A failure ends it with status 1, and the test's report has the shrunk example
 and how to replay it. Hypothesis also keeps that in `.hypothesis/` and tries it
-first in the next run. Ctrl-C ends it at any time.
+first in the next run. Ctrl-C ends it at any time, with status 130.
 """
 
 import argparse
@@ -24,6 +24,7 @@ class Tally:
         self.start = time.monotonic()
         self.seconds = 60 * minutes
         self.examples = 0
+        self.failed = False
 
     @property
     def elapsed(self) -> float:
@@ -39,6 +40,9 @@ class Tally:
         self.examples += sum(map(int, passing))
         if self.is_over:
             item.session.shouldstop = 'the time is over'
+
+    def pytest_runtest_logreport(self, report):
+        self.failed |= report.failed
 
     def __str__(self):
         minutes, seconds = divmod(int(self.elapsed), 60)
@@ -73,11 +77,14 @@ def main() -> int:
             ],
             plugins=[tally],
         )
-        if tally.is_over and status == pytest.ExitCode.INTERRUPTED:
-            break
-        if status:
-            print(f'\n{tally}, then the above with seed {seed}')
-            return int(status)
+        # Whoever interrupted it, a failure is one.
+        interrupted = status == pytest.ExitCode.INTERRUPTED
+        if tally.failed or (status and not interrupted):
+            print(f'\n{tally}, then the above with --seed {seed}')
+            return 1
+        if interrupted and not tally.is_over:
+            print(f'\n{tally}, then interrupted: every property held')
+            return 130
     print(f'\n{tally}: every property held')
     return 0
 
