@@ -4,16 +4,12 @@ from hypothesis import HealthCheck, settings
 from mmengine.registry import DefaultScope, init_default_scope
 
 # The same few examples in each run of the suite; `make fuzz` looks for others.
+# However slow the machine, that is no failure.
+PATIENT = dict(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile(
-    'suite', derandomize=True, deadline=None, max_examples=20
+    'suite', derandomize=True, max_examples=20, **PATIENT
 )
-settings.register_profile(
-    'fuzz',
-    deadline=None,
-    max_examples=80,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+settings.register_profile('fuzz', print_blob=True, max_examples=80, **PATIENT)
 settings.load_profile('suite')
 
 
