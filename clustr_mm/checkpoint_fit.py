@@ -4,7 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmengine.hooks import Hook
-from mmengine.runner import BaseLoop, Runner
+from mmengine.model.weight_init import PretrainedInit
+from mmengine.registry import WEIGHT_INITIALIZERS
+from mmengine.runner import BaseLoop, CheckpointLoader, Runner
+from torch import nn
 
 from .errors import UserError
 from .whole_checkpoints import is_resumable
@@ -60,3 +63,41 @@ def _shapes(state_dict: Mapping) -> dict[str, tuple[int, ...]]:
         for name, tensor in state_dict.items()
         if hasattr(tensor, 'shape')
     }
+
+
+class CheckedPretrainedInit(PretrainedInit):
+    """Refuses a file of which nothing fits the part that it is for.
+
+    MMEngine would go on with what is random, and say so in the log.
+    """
+
+    def __call__(self, module: nn.Module) -> None:
+        checkpoint = CheckpointLoader.load_checkpoint(self.checkpoint, 'cpu')
+        if not isinstance(checkpoint, Mapping):
+            raise UserError(
+                f'{self.checkpoint} holds no weights: give a file of tensors '
+                'by name'
+            )
+        prefix = self.prefix or ''
+        theirs = _shapes(checkpoint.get('state_dict', checkpoint))
+        theirs = {
+            name.removeprefix(prefix).removeprefix('.'): shape
+            for name, shape in theirs.items()
+            if name.startswith(prefix)
+        }
+        ours = _shapes(module.state_dict())
+        if not any(name in ours for name in theirs):
+            raise UserError(
+                f'{self.checkpoint} has none of the weights of the '
+                f'{type(module).__name__} that shall start from it'
+                f'{f", below {prefix}" if prefix else ""}: it is of another '
+                'model, or init_cfg needs another prefix'
+            )
+        super().__call__(module)
+
+
+def install() -> None:
+    """Have all models of this process look at what they start from."""
+    WEIGHT_INITIALIZERS.register_module(
+        name='Pretrained', module=CheckedPretrainedInit, force=True
+    )

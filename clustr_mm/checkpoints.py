@@ -16,7 +16,7 @@ from zipfile import BadZipFile
 import torch
 from torch import Tensor, nn
 
-from .errors import UserError
+from .errors import UserError, summary
 
 StateDict = dict[str, Tensor]
 
@@ -226,11 +226,12 @@ def read(path: str | Path) -> StateDict:
         raise CheckpointError(
             f'{path} does not hold tensors alone, and loading anything else '
             'could run foreign code. If you trust it, save its state dict to '
-            f'a file of its own. ({error})'
+            f'a file of its own, or take another. ({summary(error, 200)})'
         ) from error
     except (RuntimeError, EOFError, OSError, BadZipFile, KeyError) as error:
         raise CheckpointError(
-            f'{path} is no checkpoint, or only a part of one: {error}'
+            f'{path} is no checkpoint, or only a part of one '
+            f'({summary(error)}). Copy or download it again, or take another.'
         ) from error
     for key in ('state_dict', 'model'):
         if isinstance(file, Mapping) and isinstance(file.get(key), Mapping):
@@ -238,7 +239,9 @@ def read(path: str | Path) -> StateDict:
     if not isinstance(file, Mapping) or not all(
         isinstance(value, Tensor) for value in file.values()
     ):
-        raise CheckpointError(f'{path} holds no state dict')
+        raise CheckpointError(
+            f'{path} holds no state dict: give a file of tensors by name'
+        )
     # What DistributedDataParallel adds.
     return {key.removeprefix('module.'): file[key] for key in file}
 
@@ -268,7 +271,14 @@ def load_weights(
 
 def convert_file(src: str | Path, dst: str | Path, source: str) -> StateDict:
     """Convert ``src`` to ``dst``, which appears only when it is complete."""
-    state_dict = convert(read(src), source)
+    state_dict = read(src)
+    try:
+        state_dict = convert(state_dict, source)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f'{src} does not fit --from {source}: {error} Choose the layout '
+            'that the file has, or take another file.'
+        ) from error
     unused = {k: v for k, v in state_dict.items() if k.startswith('unused.')}
     used = {k: v for k, v in state_dict.items() if k not in unused}
     file = {'meta': {'source': source}, 'state_dict': used, 'unused': unused}
@@ -279,7 +289,9 @@ def convert_file(src: str | Path, dst: str | Path, source: str) -> StateDict:
         torch.save(file, part)
         os.replace(part, dst)
     except (OSError, RuntimeError) as error:
-        raise CheckpointError(f'cannot write {dst}: {error}') from error
+        raise CheckpointError(
+            f'cannot write {dst} ({summary(error)}): give another file'
+        ) from error
     finally:
         if part.exists():
             part.unlink()

@@ -89,8 +89,8 @@ def load_model(
     is_classifier = cfg.get('default_scope') == 'mmpretrain'
     if not features and not (is_classifier and 'head' in cfg.model):
         raise UserError(
-            'this config has no classification head; --features exports its '
-            'backbone'
+            'this config has no classification head; to export its backbone, '
+            'give --features'
         )
     if features and 'backbone' not in cfg.model:
         raise UserError('this config has no backbone for --features')

@@ -16,13 +16,17 @@ from mmengine.runner import Runner
 from torch import nn
 
 from . import (
+    checkpoint_fit,
     config_files,
     data_location,
     host,
+    outputs,
     safe_loading,
     whole_checkpoints,
 )
+from .checked_runner import CheckedRunner
 from .checkpoint_fit import CheckFit
+from .data_checks import CheckLabels
 from .dependencies import PACKAGES, require
 from .errors import UserError
 
@@ -55,8 +59,8 @@ def load_config(args: argparse.Namespace) -> Config:
         os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     safe_loading.install(trusted=args.trust_checkpoint)
     whole_checkpoints.install()
-    cfg = config_files.read(args.config)
-    cfg.merge_from_dict(args.cfg_options)
+    checkpoint_fit.install()
+    cfg = config_files.read(args.config, args.cfg_options)
     cfg.launcher = args.launcher
     scope = cfg.get('default_scope', 'mmengine')
     if scope in PACKAGES:
@@ -72,14 +76,16 @@ def load_config(args: argparse.Namespace) -> Config:
 
 def build_runner(cfg: Config) -> Runner:
     """Build the runner that the config asks for, fit for this host."""
+    outputs.make_folder(cfg.work_dir)
     host.adapt(cfg)
     if cfg.get('default_scope') == 'mmpretrain':
         _complete_loaders(cfg)
     if 'runner_type' in cfg:
         runner = RUNNERS.build(cfg)
     else:
-        runner = Runner.from_cfg(cfg)
+        runner = CheckedRunner.from_cfg(cfg)
     runner.register_hook(CheckFit())
+    runner.register_hook(CheckLabels())
     return runner
 
 
@@ -87,6 +93,8 @@ def train(cfg: Config) -> nn.Module:
     """Train as the config says; return the model."""
     if not cfg.get('resume'):
         _check_initial_weights(cfg.model, 'model')
+        if cfg.get('load_from'):
+            load_from(cfg, cfg.load_from)
     try:
         return build_runner(cfg).train()
     except OSError as error:
@@ -208,6 +216,7 @@ def enable_visualization(cfg: Config, show_dir: str | None, show: bool):
     hook['draw' if scope in ('mmseg', 'mmdet') else 'enable'] = True
     if show_dir is None:
         return
+    outputs.make_folder(show_dir)
     if scope == 'mmseg':
         cfg.visualizer.save_dir = show_dir
     elif scope == 'mmdet':
@@ -221,10 +230,12 @@ def dump_predictions(cfg: Config, out: str):
     pickle."""
     scope = cfg.get('default_scope')
     if scope == 'mmseg':
+        outputs.make_folder(out)
         cfg.test_evaluator.update(output_dir=out, keep_results=True)
         return
     if not out.endswith(('.pkl', '.pickle')):
         raise UserError(f'--out must end with .pkl, but is {out}')
+    outputs.check_file(out)
     dump = 'DumpDetResults' if scope == 'mmdet' else 'DumpResults'
     evaluator = cfg.test_evaluator
     if not isinstance(evaluator, (list, tuple)):

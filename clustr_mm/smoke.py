@@ -160,7 +160,10 @@ def main_configs(folder: Path, pattern: str = '*') -> list[Path]:
         and fnmatch(str(path.relative_to(folder)), f'*{pattern}*')
     ]
     if not found:
-        raise UserError(f'no main config in {folder} fits {pattern!r}')
+        raise UserError(
+            f'no main config in {folder} fits {pattern!r}: give a part of a '
+            'name such as evit/mask_rcnn'
+        )
     return found
 
 

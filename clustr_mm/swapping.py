@@ -17,6 +17,7 @@ from mmengine.config import Config
 from mmengine.registry import DefaultScope
 from mmengine.utils import is_installed
 
+from . import config_files, outputs
 from .analysis.models import build_model, example_inputs
 from .dependencies import PACKAGES, require
 from .errors import UserError
@@ -90,14 +91,19 @@ def find_config(name: str) -> Path:
             raise UserError(f'there is no config file {name}')
         return Path(name)
     if scope not in PACKAGES:
-        raise UserError(f'{scope!r} in {name} is none of {list(PACKAGES)}')
+        raise UserError(
+            f'the toolbox in {name} must be one of {list(PACKAGES)}'
+        )
     require(scope)
     package = Path(importlib.util.find_spec(scope).origin).parent
     # Installed from a wheel, or as a checkout.
     for folder in (package / '.mim/configs', package.parent / 'configs'):
         if (folder / rest).is_file():
             return folder / rest
-    raise UserError(f'{scope} has no config {rest} in {package}')
+    raise UserError(
+        f'{scope} has no config {rest!r}: give its path below '
+        f'{package}/.mim/configs'
+    )
 
 
 def swap_backbone(
@@ -113,12 +119,13 @@ def swap_backbone(
             f'there is no backbone {backbone!r}; choose from {list(BACKBONES)}'
         )
     path = find_config(base)
+    cfg = config_files.read(path)
     if Config._is_lazy_import(str(path)):
         raise UserError(
             f'{path} is a config in pure Python, from which a config of text '
             'cannot inherit'
         )
-    cfg = Config.fromfile(path)
+    outputs.check_file(out)
     swap = plan(cfg, BACKBONES[backbone])
     _swap_optimizer(swap, cfg, adamw, lr)
     _write(swap, cfg, _base_name(swap, base, path, Path(out)), Path(out))

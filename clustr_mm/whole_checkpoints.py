@@ -5,6 +5,7 @@ out of date before it writes the next. A run that is killed in between, or
 whose disk is full, has then lost what it had.
 """
 
+import inspect
 import io
 import logging
 import os
@@ -16,6 +17,7 @@ from typing import Any
 from mmengine.fileio import LocalBackend, register_backend
 from mmengine.hooks import CheckpointHook, checkpoint_hook
 from mmengine.logging import print_log
+from mmengine.runner import Runner
 
 from . import safe_loading
 from .errors import UserError
@@ -82,6 +84,18 @@ def _version(path: str | Path) -> tuple[int, int]:
 
 class WholeCheckpointHook(CheckpointHook):
     """Deletes what is out of date once what replaces it is written."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        # Which it takes for those of another function, called much later.
+        unknown = (
+            self.args.keys()
+            - inspect.signature(Runner.save_checkpoint).parameters.keys()
+        )
+        if unknown:
+            raise TypeError(
+                f'CheckpointHook has no option {", ".join(sorted(unknown))}'
+            )
 
     def _save_checkpoint_with_step(self, *args, **kwargs) -> None:
         with self._removing_last():

@@ -18,12 +18,13 @@ from dataclasses import asdict, is_dataclass
 import _checkout  # noqa: F401
 import torch
 
-from clustr_mm import config_files
+from clustr_mm import config_files, outputs
 from clustr_mm.analysis import benchmarks
 from clustr_mm.analysis.dials import dials, read_images
 from clustr_mm.analysis.growth import growth, plot_growth
 from clustr_mm.analysis.measure import Result, Setting
 from clustr_mm.analysis.models import read_config, usual_size
+from clustr_mm.arguments import number
 from clustr_mm.errors import UserError, reported
 
 
@@ -40,13 +41,16 @@ def parse_args():
         default=['float32'],
         choices=['float32', 'bfloat16', 'float16'],
     )
-    common.add_argument('--threads', type=int, help='of the CPU')
+    common.add_argument('--threads', type=number(int, 1), help='of the CPU')
     common.add_argument(
-        '--rounds', type=int, default=20, help='of a comparison, at most'
+        '--rounds',
+        type=number(int, 1),
+        default=20,
+        help='of a comparison, at most',
     )
     common.add_argument(
         '--budget',
-        type=float,
+        type=number(float),
         default=60.0,
         metavar='SECONDS',
         help='after which a comparison is ended (default: 60)',
@@ -59,7 +63,9 @@ def parse_args():
         help='our clustering and what the equations say word by word',
     )
     models = argparse.ArgumentParser(add_help=False)
-    models.add_argument('--batch', type=int, nargs='+', default=[8, 1])
+    models.add_argument(
+        '--batch', type=number(int, 1), nargs='+', default=[8, 1]
+    )
     models.add_argument(
         '--compile', action='store_true', help='also run compiled models'
     )
@@ -68,14 +74,14 @@ def parse_args():
         parents=[common, models],
         help="our backbones, the toolboxes' and straightforward versions",
     )
-    backbones.add_argument('--size', type=int, default=224)
+    backbones.add_argument('--size', type=number(int, 1), default=224)
     config = kinds.add_parser(
         'config', parents=[common, models], help="any config's model"
     )
     config.add_argument('config')
     config.add_argument(
         '--shape',
-        type=int,
+        type=number(int, 1),
         nargs=2,
         metavar=('HEIGHT', 'WIDTH'),
         help='of the image; by default what the config is made for',
@@ -89,7 +95,7 @@ def parse_args():
     grow.add_argument('--plot', metavar='PNG', help='draw it to this file')
     grow.add_argument(
         '--limit',
-        type=float,
+        type=number(float),
         default=5.0,
         metavar='SECONDS',
         help='who takes longer is measured no further (default: 5)',
@@ -102,7 +108,7 @@ def parse_args():
     dial.add_argument('images', nargs='+', help='files')
     dial.add_argument(
         '--shape',
-        type=int,
+        type=number(int, 1),
         nargs=2,
         default=(512, 512),
         metavar=('HEIGHT', 'WIDTH'),
@@ -115,9 +121,13 @@ def run(args: argparse.Namespace) -> Iterator[Result]:
     """Measure in each setting that was asked for."""
     if args.threads:
         torch.set_num_threads(args.threads)
-    is_gpu = torch.device(args.device).type == 'cuda'
+    if args.device.partition(':')[0] not in ('cpu', 'cuda'):
+        raise UserError(f'--device must be cpu or cuda, not {args.device}')
+    is_gpu = args.device.startswith('cuda')
     if is_gpu and not torch.cuda.is_available():
-        raise UserError('--device cuda: PyTorch finds no GPU here')
+        raise UserError('--device cuda: PyTorch finds no GPU here, use cpu')
+    if getattr(args, 'plot', None):
+        outputs.check_file(args.plot)
     load = os.getloadavg()[0]
     if load > 0.5:
         print(

@@ -9,8 +9,9 @@ from functools import partial
 
 import _checkout  # noqa: F401
 
-from clustr_mm import config_files, safe_loading
+from clustr_mm import config_files, outputs, safe_loading
 from clustr_mm.analysis.models import read_config, usual_size
+from clustr_mm.arguments import number
 from clustr_mm.errors import reported
 from clustr_mm.export import (
     check_packages,
@@ -34,7 +35,7 @@ def parse_args():
     safe_loading.add_argument(parser)
     parser.add_argument(
         '--shape',
-        type=_side,
+        type=number(int, 1),
         nargs=2,
         metavar=('HEIGHT', 'WIDTH'),
         help='of the images; by default what the config is made for',
@@ -53,13 +54,6 @@ def parse_args():
     return parser.parse_args()
 
 
-def _side(text: str) -> int:
-    side = int(text)
-    if side < 1:
-        raise ValueError
-    return side
-
-
 def main():
     args = parse_args()
     check_packages()
@@ -67,6 +61,7 @@ def main():
     cfg = read_config(args.config, args.cfg_options)
     shape = tuple(args.shape or usual_size(cfg))
     checkpoint = None if args.checkpoint == 'none' else args.checkpoint
+    outputs.check_file(args.out)
     model = load_model(cfg, checkpoint, args.features)
     if checkpoint is None:
         print('The weights are random: there is no checkpoint.')

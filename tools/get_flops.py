@@ -18,6 +18,7 @@ from clustr_mm.analysis.models import (
     read_config,
     usual_size,
 )
+from clustr_mm.arguments import number
 from clustr_mm.errors import reported
 
 
@@ -26,7 +27,7 @@ def parse_args():
     parser.add_argument('config', help='of any of the toolboxes')
     parser.add_argument(
         '--shape',
-        type=int,
+        type=number(int, 1),
         nargs='+',
         metavar=('HEIGHT', 'WIDTH'),
         help='of the image; by default what the config is made for',

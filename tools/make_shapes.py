@@ -7,6 +7,7 @@ import argparse
 
 import _checkout  # noqa: F401
 
+from clustr_mm.arguments import number
 from clustr_mm.datasets import TASKS, make_shapes
 from clustr_mm.errors import reported
 
@@ -18,17 +19,20 @@ def parse_args():
         '--out', required=True, help='folder: new, empty or made by this tool'
     )
     parser.add_argument(
-        '--num', type=int, default=200, help='pictures, both splits together'
+        '--num',
+        type=number(int, 1),
+        default=200,
+        help='pictures, both splits together',
     )
-    parser.add_argument('--seed', type=int, default=0)
+    parser.add_argument('--seed', type=number(int), default=0)
     parser.add_argument(
         '--size',
-        type=int,
+        type=number(int, 1),
         nargs='+',
         help='height and width, or one number for both',
     )
     parser.add_argument(
-        '--val', type=float, default=0.2, help='part that is held out'
+        '--val', type=number(float), default=0.2, help='part that is held out'
     )
     parser.add_argument(
         '--overwrite',

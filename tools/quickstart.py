@@ -13,6 +13,7 @@ import _checkout  # noqa: F401
 from mmengine.config import Config
 
 from clustr_mm.analysis.panels import draw_folder
+from clustr_mm.arguments import number
 from clustr_mm.datasets import make_shapes
 from clustr_mm.errors import reported
 
@@ -23,7 +24,9 @@ CONFIG = TOOLS.parent / 'configs/quickstart/upernet_clustr_shapes.py'
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--out', default='work_dirs/quickstart', type=Path)
-    parser.add_argument('--num', type=int, default=400, help='pictures')
+    parser.add_argument(
+        '--num', type=number(int, 1), default=400, help='pictures'
+    )
     return parser.parse_args()
 
 

@@ -12,7 +12,8 @@ import _checkout  # noqa: F401
 from mmengine.config import Config
 from mmengine.dist import is_main_process
 
-from clustr_mm import data_location, launch
+from clustr_mm import config_files, data_location, launch, outputs
+from clustr_mm.arguments import number
 from clustr_mm.errors import UserError, reported
 
 
@@ -29,7 +30,7 @@ def parse_args():
     parser.add_argument(
         '--lambda',
         dest='sparsity_weight',
-        type=float,
+        type=number(float),
         help='weight of the sparsity, in place of what the config says: the '
         'larger, the fewer tokens are kept',
     )
@@ -51,9 +52,7 @@ def check(cfg: Config, base: str, out: str):
             'the search needs a config whose model is a KeepSearch, such as '
             'configs/token_pooling/search_deit_s_imagenet.py'
         )
-    if not Path(base).is_file():
-        raise UserError(f'there is no config file {base}')
-    kind = Config.fromfile(base).model.get('backbone', {}).get('type')
+    kind = config_files.read(base).model.get('backbone', {}).get('type')
     if kind != 'TokenPoolingDeiT':
         raise UserError(
             f'the list is for a TokenPoolingDeiT, but the backbone of {base} '
@@ -61,6 +60,7 @@ def check(cfg: Config, base: str, out: str):
         )
     if Path(out).suffix != '.py' or Path(out).exists():
         raise UserError(f'--out must be a new .py file, but is {out}')
+    outputs.check_file(out)
 
 
 def write_config(out: str, base: str, keep: list[int], source: str):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import _checkout  # noqa: F401
 
+from clustr_mm.arguments import number
 from clustr_mm.errors import reported
 from clustr_mm.swapping import BACKBONES, swap_backbone
 
@@ -26,7 +27,10 @@ def parse_args():
         help='train by AdamW, without weight decay of norms and positions',
     )
     parser.add_argument(
-        '--lr', type=float, default=1e-4, help='of AdamW (default: 1e-4)'
+        '--lr',
+        type=number(float),
+        default=1e-4,
+        help='of AdamW (default: 1e-4)',
     )
     return parser.parse_args()
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from unittest import mock
 
+import cv2
 import mmcv
 import numpy as np
 import torch
@@ -139,9 +139,14 @@ def read_images(paths: Sequence[str], size: tuple[int, int]) -> Tensor:
     std = np.array([58.395, 57.12, 57.375])
     images = []
     for path in paths:
-        image = mmcv.imread(path) if Path(path).is_file() else None
+        try:
+            image = mmcv.imread(path)
+        except (OSError, cv2.error):
+            image = None
         if image is None:
-            raise UserError(f'{path} is no image that can be read')
+            raise UserError(
+                f'{path} is no image that can be read: give another file'
+            )
         image = mmcv.imresize(image, size[::-1])
         image = mmcv.imnormalize(image, mean, std, to_rgb=True)
         images.append(torch.from_numpy(image).permute(2, 0, 1))

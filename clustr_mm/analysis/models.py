@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from clustr_mm import config_files
 from clustr_mm.dependencies import PACKAGES, require
-from clustr_mm.errors import UserError
+from clustr_mm.errors import building
 from clustr_mm.registry import MODELS
 
 # Height and width where a config does not tell.
@@ -25,10 +25,7 @@ _USUAL_SIZES = {
 
 def read_config(path: str, options: dict | None = None) -> Config:
     """Read a config of any toolbox."""
-    cfg = config_files.read(path)
-    cfg.merge_from_dict(options or {})
-    if 'model' not in cfg:
-        raise UserError(f'{path} describes no model')
+    cfg = config_files.read(path, options)
     scope = cfg.get('default_scope', 'mmengine')
     if scope in PACKAGES:
         require(scope)
@@ -38,7 +35,8 @@ def read_config(path: str, options: dict | None = None) -> Config:
 def build_model(cfg: Config) -> nn.Module:
     """Build a config's model in eval mode, with random weights."""
     init_default_scope(cfg.get('default_scope', 'mmengine'))
-    model = revert_sync_batchnorm(MODELS.build(cfg.model))
+    with building(f'the model of {config_files.describe(cfg)}'):
+        model = revert_sync_batchnorm(MODELS.build(cfg.model))
     model.eval()
     return model
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
+from clustr_mm.arguments import check_positive, check_rates, check_types
 from clustr_mm.layers.linear import Linear
 from clustr_mm.registry import MODELS
 from clustr_mm.tokens.density_peaks import (
@@ -395,6 +396,7 @@ class ClusTR(BaseModule):
         ),
     }
 
+    @check_types
     def __init__(
         self,
         arch: str | dict = 'small',
@@ -417,6 +419,8 @@ class ClusTR(BaseModule):
         init_cfg: dict | None = None,
     ):
         super().__init__(init_cfg)
+        check_rates(drop_path_rate=drop_path_rate)
+        check_positive(in_channels=in_channels, num_keys=num_keys)
         arch = _resolve_arch(arch, self.arch_zoo)
         depths, dims, heads = arch['depths'], arch['dims'], arch['num_heads']
         reduction = _resolve_reduction(reduction, attention, len(depths))
@@ -481,7 +485,9 @@ class ClusTR(BaseModule):
                 scales = found if self.reuse else None
             x = _to_map(norm(x), grid)
             if i in self.out_indices:
-                outs.append(x)
+                # mmcv's operators, RoIAlign above all, read the memory of a
+                # map as if it were laid out in the order of its dimensions.
+                outs.append(x.contiguous())
         return tuple(outs)
 
     def _run(self, block: ClusTRBlock, *args):

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 
+from clustr_mm.arguments import check_types
 from clustr_mm.layers.linear import Linear
 from clustr_mm.layers.reducer import Reducer
 from clustr_mm.registry import MODELS
@@ -112,6 +113,7 @@ class DynamicViT(ThinViT):
         kwargs: More arguments of :class:`ThinViT`.
     """
 
+    @check_types
     def __init__(
         self,
         arch: str | dict = 'deit-small',

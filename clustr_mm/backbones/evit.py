@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from clustr_mm.arguments import check_types
 from clustr_mm.layers.reducer import Reducer
 from clustr_mm.registry import MODELS
 from clustr_mm.tokens.exporting import ranking
@@ -65,6 +66,7 @@ class EViT(ThinViT):
         kwargs: More arguments of :class:`ThinViT`.
     """
 
+    @check_types
     def __init__(
         self,
         arch: str | dict = 'deit-small',

@@ -7,6 +7,7 @@ the mean of the last tokens is what a head sees (eq. 6).
 
 from collections.abc import Sequence
 
+from clustr_mm.arguments import check_types
 from clustr_mm.layers.pooling import TokenPool
 from clustr_mm.registry import MODELS
 from .vit import ThinViT, check_reduce_at, vit_arch
@@ -65,6 +66,7 @@ class HVT(ThinViT):
         's-2-2d': vit_arch(384, 12, 6, num_stages=2, dims=2, patch_size=8),
     }
 
+    @check_types
     def __init__(
         self,
         arch: str | dict = 's-1',

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 
+from clustr_mm.arguments import check_types
 from clustr_mm.registry import MODELS
 from .dynamic_vit import DynamicViT
 from .vit import INIT_LINEAR, ThinViT, vit_arch
@@ -29,6 +30,7 @@ class LVViT(ThinViT):
         'lvvit-medium': vit_arch(512, 20, 8, mlp_ratio=3),
     }
 
+    @check_types
     def __init__(
         self,
         arch: str | dict = 'lvvit-small',

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from clustr_mm.arguments import check_positive, check_types
 from clustr_mm.layers.pooling import TokenPool
 from clustr_mm.layers.reducer import Reducer
 from clustr_mm.registry import MODELS
@@ -158,6 +159,7 @@ class TokenPoolingDeiT(ThinViT):
 
     METHODS = (*CLUSTERINGS, *RANKINGS, 'conv')
 
+    @check_types
     def __init__(
         self,
         arch: str | dict = 'deit-small',
@@ -179,6 +181,7 @@ class TokenPoolingDeiT(ThinViT):
             raise ValueError(
                 f"init must be 'significance' or 'random', not {init!r}"
             )
+        check_positive(iters=iters)
         self.carry = carry
         if method == 'conv':
             if not reduce_at:

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from clustr_mm.arguments import check_types
 from clustr_mm.layers.reducer import Reducer
 from clustr_mm.registry import MODELS
 from clustr_mm.tokens.exporting import ranking
@@ -104,6 +105,7 @@ class ToMe(ThinViT):
         'vit-huge': vit_arch(1280, 32, 16, patch_size=14),
     }
 
+    @check_types
     def __init__(
         self,
         arch: str | dict = 'deit-small',

@@ -17,6 +17,7 @@ from mmengine.utils.dl_utils.parrots_wrapper import _BatchNorm
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from clustr_mm.arguments import check_positive, check_rates, check_types
 from clustr_mm.layers.block import LAYER_NORM, Block
 from clustr_mm.layers.patch_embed import PatchEmbed
 from clustr_mm.layers.reducer import Reducer
@@ -97,7 +98,9 @@ class ThinViT(BaseModule):
         'small-14': vit_arch(384, 12, 6, patch_size=14),
     }
     OUT_TYPES = ('cls_token', 'featmap', 'avg_featmap', 'raw')
+    INTERPOLATIONS = ('nearest', 'area', 'bilinear', 'bicubic')
 
+    @check_types
     def __init__(
         self,
         arch: str | dict = 'deit-small',
@@ -125,11 +128,23 @@ class ThinViT(BaseModule):
         init_cfg: dict | list | None = None,
     ):
         super().__init__(init_cfg or [INIT_LINEAR, INIT_NORM])
+        check_rates(
+            drop_rate=drop_rate,
+            attn_drop_rate=attn_drop_rate,
+            drop_path_rate=drop_path_rate,
+        )
+        check_positive(in_channels=in_channels)
+        check_positive(img_size=min(to_2tuple(img_size)))
         self.arch_settings = arch = self._settings(arch)
         self.embed_dims = dims = arch['embed_dims']
         self.num_layers = arch['num_layers']
         self.out_indices = self._indices(out_indices)
         self.out_type = self._checked_out_type(out_type, with_cls_token)
+        if interpolate_mode not in self.INTERPOLATIONS:
+            raise ValueError(
+                f'interpolate_mode must be one of {self.INTERPOLATIONS}, not '
+                f'{interpolate_mode!r}'
+            )
         self.interpolate_mode = interpolate_mode
         if not -1 <= frozen_stages <= self.num_layers:
             raise ValueError(
@@ -142,6 +157,7 @@ class ThinViT(BaseModule):
 
         if patch_size is None:
             patch_size = arch.get('patch_size', 16)
+        check_positive(patch_size=patch_size)
         self.patch_embed = PatchEmbed(
             in_channels, dims, patch_size, **(patch_cfg or {})
         )
@@ -185,8 +201,9 @@ class ThinViT(BaseModule):
         for block in reducers:
             if not 0 <= block < self.num_layers:
                 raise ValueError(
-                    f'a reducer cannot act at block {block}: blocks are '
-                    f'numbered 0 to {self.num_layers - 1}'
+                    f'reduce_at must be among the blocks, numbered 0 to '
+                    f'{self.num_layers - 1}: no reducer can act at block '
+                    f'{block}'
                 )
         self.reducers = ModuleList(reducers.values())
         # Which of them acts at a block.

@@ -10,6 +10,7 @@ import mmengine
 import numpy as np
 
 from ..errors import UserError
+from ..outputs import make_folder
 from .ade20k import ADE20K
 from .coco import Coco
 from .coco_wholebody import CocoWholeBody
@@ -154,7 +155,7 @@ def _read_manifest(out):
     if not out.exists():
         return None
     if not out.is_dir():
-        raise UserError(f'{out} is a file, not a folder')
+        raise UserError(f'{out} is a file: give a folder')
     try:
         found = json.loads((out / MANIFEST).read_text())
         ours = found['task'] in TASKS and found['num'] > 0
@@ -211,6 +212,7 @@ def _remove(out, arguments):
 
 def _draw(out, arguments):
     task, layout = TASKS[arguments['task']], _layout(arguments)
+    make_folder(out)
     _write_manifest(out, arguments | {'complete': False})
     places = list(pictures(arguments['num'], arguments['val']))
     for picture in mmengine.track_iter_progress(places):

@@ -16,6 +16,7 @@ from torch import nn
 from clustr_mm.analysis.models import usual_size
 from clustr_mm.backbones.vit import ThinViT
 from clustr_mm.errors import UserError
+from clustr_mm.outputs import make_folder
 from .follow import find_backbone
 from .picture import draw_tokens
 
@@ -102,10 +103,7 @@ class Gallery:
         self.model, self.out, self.about = model, Path(out), about
         self.usual, self.short, self.options = usual, short, options
         self.pictures: list[str] = []
-        try:
-            self.out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f'cannot write to {out}: {error}') from error
+        make_folder(out)
         backend = dict(
             type='LocalVisBackend', save_dir=str(self.out), img_save_dir='.'
         )
@@ -127,7 +125,8 @@ class Gallery:
         if unreadable:
             raise UserError(
                 f'drew {len(self.pictures)} of {len(paths)} images. No '
-                f'images that can be read: {", ".join(unreadable)}'
+                f'images that can be read: {", ".join(unreadable)}. '
+                'Take others.'
             )
 
     def add(self, path: Path, photo: np.ndarray) -> None:
