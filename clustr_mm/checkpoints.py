@@ -276,8 +276,8 @@ def convert_file(src: str | Path, dst: str | Path, source: str) -> StateDict:
         state_dict = convert(state_dict, source)
     except CheckpointError as error:
         raise CheckpointError(
-            f'{src} does not fit --from {source}: {error} Choose the layout '
-            'that the file has, or take another file.'
+            f'{error} So --from {source} does not fit {src}: choose the '
+            'layout that the file has, or take another file.'
         ) from error
     unused = {k: v for k, v in state_dict.items() if k.startswith('unused.')}
     used = {k: v for k, v in state_dict.items() if k not in unused}

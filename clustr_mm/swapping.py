@@ -91,9 +91,7 @@ def find_config(name: str) -> Path:
             raise UserError(f'there is no config file {name}')
         return Path(name)
     if scope not in PACKAGES:
-        raise UserError(
-            f'the toolbox in {name} must be one of {list(PACKAGES)}'
-        )
+        raise UserError(f'{scope!r} in {name} must be one of {list(PACKAGES)}')
     require(scope)
     package = Path(importlib.util.find_spec(scope).origin).parent
     # Installed from a wheel, or as a checkout.
@@ -101,7 +99,7 @@ def find_config(name: str) -> Path:
         if (folder / rest).is_file():
             return folder / rest
     raise UserError(
-        f'{scope} has no config {rest!r}: give its path below '
+        f'{scope} has no config {rest}: give its path below '
         f'{package}/.mim/configs'
     )
 
