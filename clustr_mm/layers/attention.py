@@ -149,7 +149,8 @@ def _attend_and_sum(
     The answer ranks and weighs tokens; no gradient flows through it.
     """
     attend = partial(_attend, k=k, v=v, bias=bias, drop=drop)
-    rows = max(1, _TILE // (q.shape[1] * q.shape[2]))
+    # All tokens may have left.
+    rows = max(1, _TILE // max(1, q.shape[1] * q.shape[2]))
     if rows >= q.shape[2]:
         return attend(q)
     if torch.is_grad_enabled():
