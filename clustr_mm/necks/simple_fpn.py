@@ -74,7 +74,9 @@ class SimpleFPN(BaseModule):
                 f"{list(fmap.shape)}: set out_type='featmap' in the backbone "
                 'and its channels as in_channels'
             )
-        outs = [level(fmap) for level in self.levels]
+        # mmcv's operators, RoIAlign above all, read the memory of a map as
+        # if it were laid out in the order of its dimensions.
+        outs = [level(fmap).contiguous() for level in self.levels]
         while len(outs) < self.num_outs:
             outs.append(F.max_pool2d(outs[-1], 1, stride=2))
         return tuple(outs)

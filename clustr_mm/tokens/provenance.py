@@ -107,8 +107,12 @@ class Trail:
         return bank if self.owner is None else take(bank, self.owner)
 
     def to_map(self, bank: Tensor) -> Tensor:
-        """Feature map [B, C, h, w] of the tokens in :meth:`bank`."""
-        return self.spread(bank).mT.unflatten(2, self.grid)
+        """Feature map [B, C, h, w] of the tokens in :meth:`bank`.
+
+        mmcv's operators, RoIAlign above all, read the memory of a map as if
+        it were laid out in the order of its dimensions.
+        """
+        return self.spread(bank).mT.contiguous().unflatten(2, self.grid)
 
     def mean(self, bank: Tensor) -> Tensor:
         """Mean of the tokens, each as often as it has patches: [B, C].
