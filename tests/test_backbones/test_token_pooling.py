@@ -199,6 +199,14 @@ def test_three_convolutions_leave_a_token():
     assert out.shape[1] == 2
 
 
+def test_an_image_of_one_patch_that_leaves():
+    """Later blocks ask for the attention of nothing."""
+    model = build('power', with_cls_token=False, out_type='featmap')
+    (out,) = model(images(height=1, width=1))
+    assert out.shape == (2, 48, 1, 1)
+    assert out.isfinite().all()
+
+
 @pytest.mark.parametrize(
     ('kwargs', 'message'),
     [

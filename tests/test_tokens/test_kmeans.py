@@ -213,6 +213,15 @@ def test_compiles():
             assert torch.equal(got, want)
 
 
+def test_medoids_of_pairs_are_the_first(monkeypatch):
+    """Either is as good, however far from the others the pair is."""
+    monkeypatch.setattr(module, '_TABLE', 0)
+    pairs = torch.randn(50, 1, 4) + 1e-2 * torch.randn(50, 2, 4)
+    first = torch.arange(0, 100, 2)[None]
+    _, medoids = kmedoids(pairs.view(1, 100, 4), first + 1, iters=1)
+    assert torch.equal(medoids, first)
+
+
 @pytest.mark.parametrize('function', [kmeans, kmedoids])
 @pytest.mark.parametrize(
     ('change', 'message'),
