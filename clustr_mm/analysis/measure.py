@@ -14,6 +14,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from clustr_mm.errors import UserError
 from .speed import Call, Comparison, allocated_memory, compare
 from .table import format_table
 
@@ -40,14 +41,25 @@ class Setting:
     budget: float = 60.0
     show_progress: bool = False
 
+    def __post_init__(self):
+        x = torch.ones(1, 1, device=self.device)
+        try:
+            with self.running():
+                torch.mm(x, x)
+        except RuntimeError as error:
+            raise UserError(
+                f'this torch does not compute in {self.dtype} on '
+                f'{self.device}: {error}'
+            ) from error
+
     @contextmanager
     def running(self):
         """As a user predicts: without gradients, maybe in autocast."""
-        dtype = getattr(torch, self.dtype)
-        enabled = dtype != torch.float32
+        low = self.dtype != 'float32'
+        dtype = getattr(torch, self.dtype) if low else None
         with (
             torch.no_grad(),
-            torch.autocast(self.device, dtype, enabled=enabled),
+            torch.autocast(self.device, dtype, enabled=low),
         ):
             yield
 

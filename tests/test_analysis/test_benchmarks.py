@@ -14,6 +14,7 @@ from mmengine.config import Config
 import clustr_mm.backbones  # noqa: F401
 from clustr_mm.analysis import benchmarks, growth
 from clustr_mm.analysis.measure import Candidate, Setting, measure
+from clustr_mm.errors import UserError
 
 TOOL = Path(__file__).parents[2] / 'tools' / 'benchmark.py'
 QUICK = Setting(rounds=2, budget=20.0)
@@ -66,6 +67,16 @@ def test_runs_as_said():
     seen.clear()
     measure('', candidates, Setting(rounds=1, dtype='bfloat16'))
     assert set(seen) == {(False, True)}
+
+
+def test_precision_that_an_older_torch_lacks(monkeypatch):
+    def autocast(device, dtype, enabled):
+        raise RuntimeError('only bfloat16')
+
+    monkeypatch.setattr(torch, 'autocast', autocast)
+    message = 'not compute in float16 on cpu: only bfloat16'
+    with pytest.raises(UserError, match=message):
+        Setting(dtype='float16')
 
 
 def test_clustering():
