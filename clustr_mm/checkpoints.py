@@ -5,7 +5,7 @@ number of a block or stage. A file that lacks a name, or has one too many, is
 refused rather than read in part.
 """
 
-import os
+import io
 import pickle
 import re
 from collections.abc import Mapping
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import UserError, summary
+from .whole_checkpoints import write_whole
 
 StateDict = dict[str, Tensor]
 
@@ -283,18 +284,15 @@ def convert_file(src: str | Path, dst: str | Path, source: str) -> StateDict:
     used = {k: v for k, v in state_dict.items() if k not in unused}
     file = {'meta': {'source': source}, 'state_dict': used, 'unused': unused}
     dst = Path(dst)
-    part = dst.with_name(f'.{dst.name}.{os.getpid()}')
+    data = io.BytesIO()
+    torch.save(file, data)
     try:
         dst.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(file, part)
-        os.replace(part, dst)
-    except (OSError, RuntimeError) as error:
+        write_whole(dst, data.getvalue())
+    except OSError as error:
         raise CheckpointError(
             f'cannot write {dst} ({summary(error)}): give another file'
         ) from error
-    finally:
-        if part.exists():
-            part.unlink()
     return used
 
 

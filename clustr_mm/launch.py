@@ -9,6 +9,7 @@ import errno
 import os
 from pathlib import Path
 
+import torch
 from mmengine.config import Config, ConfigDict
 from mmengine.logging import print_log
 from mmengine.registry import RUNNERS
@@ -20,6 +21,7 @@ from . import (
     config_files,
     data_location,
     host,
+    interruption,
     outputs,
     safe_loading,
     whole_checkpoints,
@@ -96,7 +98,8 @@ def train(cfg: Config) -> nn.Module:
         if cfg.get('load_from'):
             load_from(cfg, cfg.load_from)
     try:
-        return build_runner(cfg).train()
+        with interruption.told(_checkpoint_folder(cfg)):
+            return build_runner(cfg).train()
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
@@ -176,6 +179,18 @@ def resume(cfg: Config, checkpoint: str):
             return
     load_from(cfg, checkpoint)
     cfg.resume = True
+    _keep_seed(cfg, checkpoint)
+
+
+def _keep_seed(cfg: Config, checkpoint: str):
+    """Go on with a run's seed, for the order of the pictures.
+
+    MMEngine takes it from the checkpoint, but after it has built the loader.
+    """
+    randomness = cfg.setdefault('randomness', ConfigDict())
+    if randomness.get('seed') is None and '://' not in checkpoint:
+        meta = torch.load(checkpoint, map_location='cpu').get('meta', {})
+        randomness.seed = meta.get('seed')
 
 
 def _checkpoint_folder(cfg: Config) -> Path:

@@ -21,6 +21,7 @@ from mmengine.runner import Runner
 
 from . import safe_loading
 from .errors import UserError
+from .random_states import RandomStatesHook
 from .registry import HOOKS
 
 
@@ -82,8 +83,11 @@ def _version(path: str | Path) -> tuple[int, int]:
     return status.st_ino, status.st_mtime_ns
 
 
-class WholeCheckpointHook(CheckpointHook):
-    """Deletes what is out of date once what replaces it is written."""
+class WholeCheckpointHook(RandomStatesHook, CheckpointHook):
+    """Deletes what is out of date once what replaces it is written.
+
+    Saves the states of random numbers, too.
+    """
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -96,6 +100,10 @@ class WholeCheckpointHook(CheckpointHook):
             raise TypeError(
                 f'CheckpointHook has no option {", ".join(sorted(unknown))}'
             )
+
+    def _save_checkpoint(self, runner: Runner) -> None:
+        self.note()
+        super()._save_checkpoint(runner)
 
     def _save_checkpoint_with_step(self, *args, **kwargs) -> None:
         with self._removing_last():

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -27,3 +28,12 @@ def run(*command, cwd, ok=True, **environment):
 
 def run_tool(name, *args, **options):
     return run(sys.executable, TOOLS / name, *args, **options)
+
+
+def wait_for(happened, process, log):
+    """Wait until a process that writes a log has come to something."""
+    end = time.monotonic() + 120
+    while not happened():
+        assert process.poll() is None, log.read_text()[-3000:]
+        assert time.monotonic() < end, log.read_text()[-3000:]
+        time.sleep(0.002)

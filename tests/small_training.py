@@ -1,5 +1,6 @@
 """Trainings whose start takes longer than their iterations."""
 
+import copy
 import itertools
 import json
 
@@ -50,6 +51,22 @@ default_hooks = dict(
 )
 """
 
+# A change of it. It draws Python's, NumPy's and torch's random numbers.
+RANDOM = """
+model.setdefault('backbone', {}).update(drop_path_rate=0.3, drop_rate=0.1)
+train_dataloader = dict(
+    dataset=dict(
+        pipeline=[
+            dict(type='LoadImageFromFile'),
+            dict(type='RandomResizedCrop', scale=96),
+            dict(type='RandomFlip', prob=0.5),
+            dict(type='ColorJitter', brightness=0.4, contrast=0.4),
+            dict(type='PackInputs'),
+        ]
+    )
+)
+"""
+
 # Changes of its model, for a training of each backbone. Those of DynamicViT
 # learn what to keep, without a teacher.
 SPARSE = dict(
@@ -93,15 +110,17 @@ BACKBONES = {
 IMPORTS = ['clustr_mm', 'clustr_mm.training.sparsification']
 
 
-def write(folder, backbone=None):
+def write(folder, backbone=None, random=False):
     """Config and data; return what to pass to the training and test tools."""
     config = folder / 'tiny.py'
     config.write_text(CONFIG)
-    if backbone is not None:
+    if backbone is not None or random:
         config = folder / 'other.py'
+        model = BACKBONES.get(backbone, {})
         config.write_text(
-            f"_base_ = 'tiny.py'\nmodel = {BACKBONES[backbone]}\n"
+            f"_base_ = 'tiny.py'\nmodel = {model}\n"
             f'custom_imports = dict(imports={IMPORTS})\n'
+            f'{RANDOM if random else ""}'
         )
     data = make_shapes('classification', folder / 'data', num=30, size=48)
     return [config, '--data-root', data, '--work-dir', folder / 'work']
@@ -110,9 +129,9 @@ def write(folder, backbone=None):
 _COUNT = itertools.count()
 
 
-def config(folder, backbone=None, **options):
+def config(folder, backbone=None, random=False, **options):
     """The same as a config, for a run in this process."""
-    path, _, data, _, work = write(folder, backbone)
+    path, _, data, _, work = write(folder, backbone, random)
     cfg = Config.fromfile(path)
     data_location.move_root(cfg, data)
     # No two runners may have the same name.
@@ -121,6 +140,19 @@ def config(folder, backbone=None, **options):
         dict(work_dir=str(work), experiment_name=name, **options)
     )
     return cfg
+
+
+def count_epochs(cfg, epochs):
+    """Of six iterations, with a validation and a checkpoint after each."""
+    cfg.train_cfg = dict(by_epoch=True, max_epochs=epochs, val_interval=1)
+    cfg.train_dataloader.sampler = dict(type='DefaultSampler', shuffle=True)
+    cfg.train_dataloader.persistent_workers = False
+    cfg.val_dataloader = copy.deepcopy(cfg.train_dataloader)
+    cfg.val_cfg = {}
+    cfg.val_evaluator = dict(type='Accuracy')
+    cfg.log_processor.by_epoch = True
+    cfg.default_hooks.logger.log_metric_by_epoch = True
+    cfg.default_hooks.checkpoint.update(by_epoch=True, interval=1)
 
 
 def logged(work):

@@ -1,20 +1,22 @@
 """A training that is killed again and again ends as if it never was."""
 
 import errno
-import json
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from mmengine.fileio import LocalBackend
+from mmengine.hooks import Hook
 
-from clustr_mm import whole_checkpoints
+from clustr_mm import launch, whole_checkpoints
 from clustr_mm.safe_loading import load
 from clustr_mm.whole_checkpoints import (
     WholeCheckpointHook,
@@ -22,7 +24,7 @@ from clustr_mm.whole_checkpoints import (
     write_whole,
 )
 from tests import small_training
-from tests.runs import TOOLS, run, run_tool
+from tests.runs import TOOLS, run, run_tool, wait_for
 from tests.test_training.small import classifier, runner
 
 # A disk on which a write takes long enough to be interrupted.
@@ -55,7 +57,7 @@ class Training:
         folder.mkdir()
         self.work = folder / 'work'
         self.options = [
-            *small_training.write(folder),
+            *small_training.write(folder, random=True),
             '--cfg-options',
             f'train_cfg.max_iters={12 * (kills + 1)}',
         ]
@@ -76,7 +78,15 @@ class Training:
             wait_for(self.is_writing, process, self.log)
         process.send_signal(SIGNALS[number % 3])
         process.wait(60)
-        assert process.returncode, self.log.read_text()[-3000:]
+        text = self.log.read_text()
+        if process.returncode == -signal.SIGKILL:
+            return
+        assert process.returncode == 128 + SIGNALS[number % 3], text[-3000:]
+        assert 'Traceback' not in text
+        last = text.strip().splitlines()[-1]
+        assert f'stopped by {SIGNALS[number % 3].name}: ' in last
+        assert newest_whole(self.work) in last
+        assert '--resume' in last
 
     def checkpoints(self):
         return set(self.work.glob('iter_*.pth'))
@@ -87,21 +97,9 @@ class Training:
     def losses(self):
         """By iteration, each with all that runs have had there."""
         losses = {}
-        for path in self.work.glob('*/vis_data/scalars.json'):
-            for line in path.read_text().splitlines(keepends=True):
-                if line.endswith('\n'):  # else a kill has cut it off
-                    row = json.loads(line)
-                    found = losses.setdefault(row['step'], set())
-                    found.add((row['loss'], row['lr']))
+        for row in small_training.logged(self.work):
+            losses.setdefault(row['step'], set()).add((row['loss'], row['lr']))
         return losses
-
-
-def wait_for(happened, process, log):
-    end = time.monotonic() + 120
-    while not happened():
-        assert process.poll() is None, log.read_text()[-3000:]
-        assert time.monotonic() < end, log.read_text()[-3000:]
-        time.sleep(0.002)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +130,68 @@ def test_killed_and_resumed(kills, tmp_path):
         first, second = (end[part].get('state', end[part]) for end in ends)
         torch.testing.assert_close(first, second, rtol=0, atol=0)
     assert not killed.is_writing()
+
+
+class Note(Hook):
+    """What was drawn: sums of the pictures and the loss, by iteration."""
+
+    def __init__(self):
+        self.drawn = {}
+
+    def after_train_iter(self, runner, batch_idx, data_batch, outputs):
+        pictures = [image.sum().item() for image in data_batch['inputs']]
+        self.drawn[runner.iter] = pictures, outputs['loss'].item()
+
+    def before_val_iter(self, *args, **kwargs):
+        for draw in (random.random, np.random.rand, partial(torch.rand, 1)):
+            draw()
+
+
+def random_training(folder, epochs, workers, resume=None):
+    """Train, augmenting and dropping; return what was drawn."""
+    cfg = small_training.config(
+        folder,
+        random=True,
+        **{
+            'log_level': 'ERROR',
+            'train_cfg.max_iters': 18,
+            'train_dataloader.num_workers': workers,
+            'default_hooks.checkpoint.interval': 6,
+            'default_hooks.checkpoint.max_keep_ckpts': -1,
+            # The seed is another in each run.
+            'randomness': {},
+        },
+    )
+    cfg.default_hooks.checkpoint.type = WholeCheckpointHook
+    if epochs:
+        small_training.count_epochs(cfg, 3)
+    if resume is not None:
+        launch.resume(cfg, str(folder / 'work' / resume))
+    run, note = launch.build_runner(cfg), Note()
+    run.register_hook(note)
+    run.train()
+    return note.drawn, run.model.state_dict()
+
+
+@pytest.mark.parametrize(
+    ('epochs', 'workers'), [(False, 0), (True, 0), (True, 2)]
+)
+def test_random_numbers_go_on(epochs, workers, tmp_path, monkeypatch):
+    # As the tools do.
+    monkeypatch.setattr(torch, 'load', load)
+    whole, weights = random_training(tmp_path, epochs, workers)
+    assert len({loss for _, loss in whole.values()}) == 18
+    assert len({pictures[0] for pictures, _ in whole.values()}) > 6
+    name = 'epoch_{}.pth' if epochs else 'iter_{}.pth'
+    for done in (1, 2):
+        resumed, ended = random_training(
+            tmp_path,
+            epochs,
+            workers,
+            name.format(done if epochs else 6 * done),
+        )
+        assert resumed == {i: whole[i] for i in range(6 * done, 18)}
+        torch.testing.assert_close(ended, weights, rtol=0, atol=0)
 
 
 @pytest.fixture
