@@ -11,6 +11,7 @@ import time
 import pytest
 
 from clustr_mm.datasets import make_shapes
+from tests.held import children, is_running
 from tests.runs import ROOT, TOOLS, run
 
 LAUNCH = (sys.executable, '-m', 'torch.distributed.run')
@@ -63,22 +64,6 @@ def start(command, cwd, **environment):
             },
         )
     return process, log
-
-
-def children(pid):
-    """The processes that a process has started."""
-    path = f'/proc/{pid}/task/{pid}/children'
-    with open(path) as file:
-        return [int(child) for child in file.read().split()]
-
-
-def is_running(pid):
-    """Whether a process is there, and not just still to be buried."""
-    try:
-        with open(f'/proc/{pid}/stat') as file:
-            return file.read().rpartition(')')[2].split()[0] != 'Z'
-    except FileNotFoundError:
-        return False
 
 
 @pytest.mark.skipif(not sys.platform.startswith('linux'), reason='/proc')
