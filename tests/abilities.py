@@ -22,10 +22,12 @@ CAN_EXPORT = hasattr(torch.compiler, 'is_exporting')
 exports = pytest.mark.skipif(
     not CAN_EXPORT, reason='exporting needs torch 2.7'
 )
+CAN_FLOAT16 = _computes_in_float16()
 float16 = pytest.param(
     torch.float16,
     marks=pytest.mark.skipif(
-        not _computes_in_float16(),
+        not CAN_FLOAT16,
         reason='this torch does not compute in float16 on a CPU',
     ),
 )
+LOW_PRECISIONS = [torch.bfloat16] + [torch.float16] * CAN_FLOAT16

@@ -7,6 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from clustr_mm.backbones.clustr import ClusTR
+from tests.abilities import LOW_PRECISIONS
 from tests.test_properties.strategies import image_sizes, images, seeds
 
 
@@ -122,7 +123,7 @@ def test_a_window_of_everything_changes_nothing(options, img, seed):
 @given(
     settings(),
     images(),
-    st.sampled_from([torch.bfloat16, torch.float16]),
+    st.sampled_from(LOW_PRECISIONS),
     st.booleans(),
     seeds(),
 )

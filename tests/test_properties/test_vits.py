@@ -13,6 +13,7 @@ from clustr_mm.backbones.lvvit import DynamicLVViT, LVViT
 from clustr_mm.backbones.token_pooling import TokenPoolingDeiT
 from clustr_mm.backbones.tome import ToMe, match
 from clustr_mm.backbones.vit import ThinViT, vit_arch
+from tests.abilities import LOW_PRECISIONS
 from tests.test_properties.strategies import (
     MODERATE,
     generators,
@@ -292,7 +293,7 @@ def test_frozen_stages(case, frozen, img):
 @given(
     models(),
     images(),
-    st.sampled_from([torch.bfloat16, torch.float16]),
+    st.sampled_from(LOW_PRECISIONS),
     st.booleans(),
 )
 def test_half_precision(model, img, dtype, autocast):
