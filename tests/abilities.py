@@ -9,13 +9,14 @@ import torch.nn.functional as F
 
 def _computes_in_float16() -> bool:
     x = torch.ones(1, 1, 1, 1)
-    try:
-        F.conv2d(x.half(), x.half())
-    except RuntimeError:
-        return False
-    with warnings.catch_warnings(), torch.autocast('cpu', torch.float16):
+    with warnings.catch_warnings():
         warnings.simplefilter('ignore')
-        return F.conv2d(x, x).dtype == torch.float16
+        try:
+            F.conv2d(x.half(), x.half())
+            with torch.autocast('cpu', torch.float16):
+                return F.conv2d(x, x).dtype == torch.float16
+        except RuntimeError:
+            return False
 
 
 CAN_EXPORT = hasattr(torch.compiler, 'is_exporting')
