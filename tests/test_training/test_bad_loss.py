@@ -200,6 +200,7 @@ def test_models_of_all_toolboxes(name, size, caplog):
 # Pictures are NaN in the second process alone: of a single iteration, then of
 # three in a row.
 SPOIL_SECOND = """
+import sys
 from mmengine.dist import get_rank
 from mmengine.hooks import Hook
 from mmengine.registry import HOOKS
@@ -210,7 +211,10 @@ class SpoilSecond(Hook):
         rank, iteration = get_rank(), runner.iter + 1
         weights = sum(p.double().sum() for p in runner.model.parameters())
         paths = [s.img_path for s in data_batch['data_samples']]
-        print('SEEN', rank, iteration, weights.item(), *paths, flush=True)
+        seen = ['SEEN', rank, iteration, weights.item(), *paths]
+        # In one piece, as the other process writes as well.
+        sys.stdout.write(' '.join(map(str, seen)) + '\\n')
+        sys.stdout.flush()
         if rank == 1 and iteration in (3, 6, 7, 8):
             data_batch['inputs'] = data_batch['inputs'].float() * float('nan')
 """
