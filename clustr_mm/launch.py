@@ -82,6 +82,8 @@ def build_runner(cfg: Config) -> Runner:
     host.adapt(cfg)
     if cfg.get('default_scope') == 'mmpretrain':
         _complete_loaders(cfg)
+    if cfg.get('launcher', 'none') == 'none':
+        _unshard(cfg)
     if 'runner_type' in cfg:
         runner = RUNNERS.build(cfg)
     else:
@@ -89,6 +91,13 @@ def build_runner(cfg: Config) -> Runner:
     runner.register_hook(CheckFit())
     runner.register_hook(CheckLabels())
     return runner
+
+
+def _unshard(cfg: Config):
+    """A single process has nobody to share its parameters with."""
+    if (cfg.get('strategy') or {}).get('type') == 'ShardingStrategy':
+        cfg.pop('runner_type', None)
+        cfg.pop('strategy')
 
 
 def train(cfg: Config) -> nn.Module:

@@ -8,3 +8,4 @@ from .bad_loss import StopOnBadLoss
 from .distillation import TokenDistiller
 from .hooks import FreezeUntil, KeepRateSchedule
 from .layer_decay import LayerDecayConstructor
+from .sharding import ShardingStrategy

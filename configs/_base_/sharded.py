@@ -1,0 +1,12 @@
+# Parameters, gradients and the optimizer's state are sharded over the processes
+# (FSDP), for models that are large for one GPU. Add to the bases of a config
+#   '../_base_/sharded.py'
+runner_type = 'FlexibleRunner'
+strategy = dict(
+    type='ShardingStrategy',
+    model_wrapper=dict(
+        type='MMFullyShardedDataParallel', auto_wrap_policy='half_blocks'
+    ),
+    # Whole checkpoints, as of any other run.
+    state_dict_cfg='full',
+)
