@@ -73,7 +73,7 @@ def test_held_on_changing_sizes(backbone, iters, tmp_path):
 @slow
 @pytest.mark.parametrize('leak', ['memory', 'tensors', 'files', 'processes'])
 def test_leaks_are_found(leak, tmp_path):
-    for found in rows(tmp_path, 'EViT', 500, leak).values():
+    for found in rows(tmp_path, 'EViT', 200, leak).values():
         assert growth(found)[leak] > (NOISE if leak == 'memory' else 0)
         with pytest.raises(AssertionError):
             assert_flat(found)

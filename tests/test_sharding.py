@@ -21,7 +21,8 @@ def train(folder, config, *options):
     log = run(
         *(TOOLS / 'dist_train.sh', config, 2, *options),
         *('--cfg-options', 'train_dataloader.batch_size=2'),
-        # Without a decay of vectors, as the sharded ones are.
+        # So much that it shows if vectors, as all sharded parameters are,
+        # were spared.
         'optim_wrapper.optimizer.weight_decay=0.5',
         'optim_wrapper.optimizer.lr=0.01',
         cwd=folder,
@@ -37,7 +38,12 @@ def same(first, second):
     torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize('backbone', small_training.BACKBONES)
+# Without a teacher, DynamicLVViT's head has parameters that learn nothing:
+# plain distributed training refuses them.
+@pytest.mark.parametrize(
+    'backbone',
+    [name for name in small_training.BACKBONES if name != 'DynamicLVViT'],
+)
 def test_as_without(backbone, tmp_path):
     """The losses and the weights, also when resumed; and in tools/test.py."""
     plain, *options = small_training.write(tmp_path, backbone)

@@ -1,6 +1,6 @@
-# Parameters, gradients and the optimizer's state are sharded over the processes
-# (FSDP), for models that are large for one GPU. Add to the bases of a config
-#   '../_base_/sharded.py'
+# Parameters, gradients and the optimizer's state are sharded over the
+# processes (FSDP), for models that are large for one GPU: one more base of a
+# config.
 runner_type = 'FlexibleRunner'
 strategy = dict(
     type='ShardingStrategy',
