@@ -79,9 +79,12 @@ def test_leaks_are_found(leak, tmp_path):
             assert_flat(found)
 
 
-def running():
-    """Our processes; torch ends a loader's workers, but may not bury them."""
-    return [pid for pid in children() if is_running(pid)]
+def wait_for_end(processes):
+    """Workers look every five seconds whether they are still needed."""
+    deadline = time.monotonic() + 15
+    while any(map(is_running, processes)):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 class Raise(Hook):
@@ -93,11 +96,11 @@ class Raise(Hook):
 @pytest.mark.parametrize('persistent', [False, True])
 def test_workers_after_an_exception(persistent, tmp_path):
     """In a process that goes on, such as a notebook's."""
-    before = running()
+    before = set(children())
     with pytest.raises(RuntimeError, match='in the midst'):
         runner(tmp_path, persistent, Raise()).train()
     gc.collect()
-    assert running() == before
+    wait_for_end(set(children()) - before)
 
 
 class CountFiles(Hook):
@@ -111,10 +114,10 @@ class CountFiles(Hook):
 @pytest.mark.parametrize('persistent', [False, True])
 def test_workers_of_several_epochs(persistent, tmp_path):
     count = CountFiles()
-    before = running()
+    before = set(children())
     runner(tmp_path, persistent, count).train()
     gc.collect()
-    assert running() == before
+    wait_for_end(set(children()) - before)
     assert count.numbers[1] == count.numbers[3], count.numbers
 
 
@@ -154,10 +157,6 @@ def test_workers_of_a_run_that_is_killed(end, persistent, tmp_path):
         assert len(workers) == 2
         process.send_signal(end)
         process.wait(30)
-        # They look every five seconds whether their parent is still there.
-        deadline = time.monotonic() + 15
-        while any(map(is_running, workers)):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_for_end(workers)
     finally:
         process.kill()
