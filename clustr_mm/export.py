@@ -218,8 +218,8 @@ def _check_torch():
     if not hasattr(torch.compiler, 'is_exporting'):
         raise UserError(
             f'to export, torch 2.7 or newer is needed, but {torch.__version__}'
-            ' is installed. A checkpoint trained with the one can be exported '
-            'in an environment with the other.'
+            ' is installed. Use another environment for it: it takes '
+            'checkpoints of any version'
         )
 
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 from mmengine.fileio import LocalBackend
 from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
 
 from clustr_mm import launch, whole_checkpoints
 from clustr_mm.safe_loading import load
@@ -26,6 +27,9 @@ from clustr_mm.whole_checkpoints import (
 from tests import small_training
 from tests.runs import TOOLS, run, run_tool, wait_for
 from tests.test_training.small import classifier, runner
+
+# For configs, which older MMEngines print and cannot with a class in it.
+HOOKS.register_module(module=WholeCheckpointHook, force=True)
 
 # A disk on which a write takes long enough to be interrupted.
 SLOW_DISK = """
@@ -162,7 +166,7 @@ def random_training(folder, epochs, workers, resume=None):
             'randomness': {},
         },
     )
-    cfg.default_hooks.checkpoint.type = WholeCheckpointHook
+    cfg.default_hooks.checkpoint.type = 'WholeCheckpointHook'
     if epochs:
         small_training.count_epochs(cfg, 3)
     elif workers:  # They stay for the run, and what they draw is lost.

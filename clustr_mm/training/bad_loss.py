@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from clustr_mm.errors import UserError
 from clustr_mm.registry import HOOKS
-from .hooks import unwrapped
+from .hooks import before_each_step, unwrapped
 
 ADVICE = (
     'Go on from the last checkpoint by --resume with a lower learning rate, '
@@ -46,14 +47,15 @@ class StopOnBadLoss(Hook):
         self._dropped = False
         self._bad = ''
         self._peaks = ''
-        self._step_hook = None
+        self._stop_dropping = None
         self._watch = None
 
     def before_train(self, runner: Runner) -> None:
         optimizer = runner.optim_wrapper.optimizer
-        self._step_hook = optimizer.register_step_pre_hook(self._drop_bad)
+        drop = partial(self._drop_bad, optimizer)
+        self._stop_dropping = before_each_step(optimizer, drop)
 
-    def _drop_bad(self, optimizer: torch.optim.Optimizer, *_) -> None:
+    def _drop_bad(self, optimizer: torch.optim.Optimizer) -> None:
         """Have the optimizer skip gradients that are not finite."""
         params = [
             param
@@ -102,7 +104,7 @@ class StopOnBadLoss(Hook):
             self._stop(f'as the weights {names} have become NaN')
 
     def after_train(self, runner: Runner) -> None:
-        self._step_hook.remove()
+        self._stop_dropping()
 
     def _recover(self, runner: Runner) -> None:
         if self._in_a_row == 0:

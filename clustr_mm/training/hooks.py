@@ -5,12 +5,14 @@ run goes on where it was.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.runner import Runner
 from torch import nn
+from torch.optim import Optimizer
 
 from clustr_mm.backbones.evit import AttentiveTokens
 from clustr_mm.registry import HOOKS
@@ -20,6 +22,26 @@ def unwrapped(runner: Runner) -> nn.Module:
     """The model, without what distributes it."""
     model = runner.model
     return model.module if is_model_wrapper(model) else model
+
+
+def before_each_step(
+    optimizer: Optimizer, act: Callable[[], None]
+) -> Callable[[], None]:
+    """Have ``act`` called before each step; what is returned ends that.
+
+    So does `Optimizer.register_step_pre_hook`, but torch 2.1 calls no such
+    hooks any more once it has compiled a model.
+    """
+    step, acts = optimizer.step, [act]
+
+    @wraps(step)
+    def acting(*args, **kwargs):
+        for one in acts:
+            one()
+        return step(*args, **kwargs)
+
+    optimizer.step = acting
+    return acts.clear
 
 
 @HOOKS.register_module()
@@ -42,7 +64,7 @@ class FreezeUntil(Hook):
             raise ValueError(f'epoch must not be negative: {epoch}')
         self.epoch = epoch
         self.trained = tuple(trained)
-        self._handle = None
+        self._thaw = None
 
     def before_train(self, runner: Runner) -> None:
         named = list(unwrapped(runner).named_parameters())
@@ -57,16 +79,15 @@ class FreezeUntil(Hook):
                 'FreezeUntil would leave nothing to train'
             )
 
-        def drop(*_) -> None:
+        def drop() -> None:
             if runner.epoch < self.epoch:
                 for param in frozen:
                     param.grad = None
 
-        optimizer = runner.optim_wrapper.optimizer
-        self._handle = optimizer.register_step_pre_hook(drop)
+        self._thaw = before_each_step(runner.optim_wrapper.optimizer, drop)
 
     def after_train(self, runner: Runner) -> None:
-        self._handle.remove()
+        self._thaw()
 
 
 @HOOKS.register_module()

@@ -137,6 +137,11 @@ def test_trunk_is_frozen_until_the_epoch(tmp_path, wrapper):
         assert state[param]['step'] == epochs * per_epoch
 
 
+def test_trunk_is_frozen_when_something_has_been_compiled(tmp_path):
+    torch.compile(torch.neg, backend='eager')(torch.ones(1))
+    test_trunk_is_frozen_until_the_epoch(tmp_path, {})
+
+
 def test_freezing_survives_a_resume(tmp_path):
     runner(sparse(), tmp_path, 1, [FREEZE]).train()
     watch = Watch(clones)
