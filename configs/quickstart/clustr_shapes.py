@@ -1,0 +1,32 @@
+# A small ClusTR tells what a generated picture shows: five minutes on two
+# cores.
+#   python tools/make_shapes.py --task classification --num 2500 \
+#       --out data/shapes_classification
+_base_ = [
+    '../_base_/datasets/shapes_classification.py',
+    '../_base_/schedules/shapes_20e.py',
+    '../_base_/runtime_mmpretrain.py',
+]
+
+model = dict(
+    type='ImageClassifier',
+    data_preprocessor=dict(
+        mean=[123.675, 116.28, 103.53],
+        std=[58.395, 57.12, 57.375],
+        to_rgb=True,
+    ),
+    backbone=dict(
+        type='ClusTR',
+        arch=dict(
+            depths=(1, 1, 3, 1),
+            dims=(32, 64, 128, 192),
+            num_heads=(1, 2, 4, 6),
+            ffn_ratios=(4, 4, 4, 4),
+        ),
+        out_indices=(3,),
+    ),
+    neck=dict(type='GlobalAveragePooling'),
+    head=dict(type='LinearClsHead', num_classes=5, in_channels=192),
+)
+default_hooks = dict(logger=dict(interval=50), checkpoint=dict(interval=5))
+randomness = dict(seed=0)
