@@ -17,7 +17,7 @@
 #:  MAX_JOBS               files compiled at a time
 #:                         (default: one a core, if the memory is enough)
 .DEFAULT_GOAL := help
-.PHONY: help env quickstart test test-slow test-upstream lint format docs \
+.PHONY: help env quickstart test test-slow test-upstream fuzz lint format docs \
   print-python clean-env
 MAKEFLAGS += --no-print-directory
 

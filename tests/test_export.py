@@ -1,5 +1,7 @@
 """Exported models answer like the models, whoever runs them."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from torch import nn
 from clustr_mm import export
 from clustr_mm.analysis.models import read_config, usual_size
 from clustr_mm.backbones import ClusTR
+from clustr_mm.backbones.clustr import ClusterAttention
 from clustr_mm.backbones.vit import vit_arch
 from clustr_mm.errors import UserError
 from clustr_mm.export import (
@@ -19,6 +22,7 @@ from clustr_mm.export import (
     load_model,
     trace,
 )
+from clustr_mm.tokens.density_peaks import _centered, find_peaks
 from tests.abilities import exports
 from tests.runs import ROOT, run_tool
 from tests.test_backbones import vit_cases
@@ -267,6 +271,37 @@ def photographs(size):
     return (photos - 0.45) / 0.226
 
 
+def closest_choice(model, images):
+    """By how little a token is a centre in ClusTR, and another is not.
+
+    The difference of the logarithms of their decision values, in float64.
+    """
+    differences = [math.inf]
+
+    def note(attention, args):
+        if attention.reduction == (1,):
+            return
+        x = args[0].double()
+        peaks = find_peaks(_centered(x), attention.clustering['k'])
+        values = peaks.log_gamma.sort(descending=True).values
+        for reduction in attention.reduction:
+            number = math.ceil(x.shape[1] / reduction)
+            if number < x.shape[1]:
+                gap = values[:, number - 1] - values[:, number]
+                differences.append(gap.min().item())
+
+    hooks = [
+        module.register_forward_pre_hook(note)
+        for module in model.modules()
+        if isinstance(module, ClusterAttention)
+    ]
+    with torch.no_grad():
+        model(images)
+    for hook in hooks:
+        hook.remove()
+    return min(differences)
+
+
 @exports
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
@@ -294,4 +329,9 @@ def test_models_in_full_size(name, features, tmp_path):
     path = tmp_path / 'model.onnx'
     # It is compared on 16 random images, in batches of 1 and 4.
     assert agrees(export_onnx(model, path, size, dynamic_batch=True))
-    assert agrees(compare(model, path, photographs(size), 2))
+    for photograph in photographs(size).split(1):
+        # A rounding error may decide which token is the last centre.
+        assert (
+            agrees(compare(model, path, photograph))
+            or closest_choice(model, photograph) < 1e-6
+        )
