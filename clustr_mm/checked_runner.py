@@ -7,7 +7,7 @@ from mmengine.config import ConfigDict
 from mmengine.runner import Runner
 from torch.utils.data import DataLoader
 
-from . import data_checks
+from . import class_checks, data_checks
 from .config_files import describe
 from .errors import UserError, building
 
@@ -60,6 +60,7 @@ class CheckedRunner(Runner):
             )
         if what.startswith('train_dataloader'):
             data_checks.check_instances(loader.dataset, what)
+        class_checks.check_order(loader.dataset, what)
         data_checks.tell_files(loader.dataset)
         return loader
 

@@ -28,6 +28,7 @@ from . import (
 )
 from .checked_runner import CheckedRunner
 from .checkpoint_fit import CheckFit
+from .class_checks import CheckClasses
 from .data_checks import CheckLabels
 from .dependencies import PACKAGES, require
 from .errors import UserError
@@ -90,6 +91,7 @@ def build_runner(cfg: Config) -> Runner:
         runner = CheckedRunner.from_cfg(cfg)
     runner.register_hook(CheckFit())
     runner.register_hook(CheckLabels())
+    runner.register_hook(CheckClasses())
     return runner
 
 
@@ -105,7 +107,7 @@ def train(cfg: Config) -> nn.Module:
     if not cfg.get('resume'):
         _check_initial_weights(cfg.model, 'model')
         if cfg.get('load_from'):
-            load_from(cfg, cfg.load_from)
+            _check_is_there(cfg.load_from, 'load_from')
     try:
         with interruption.told(_checkpoint_folder(cfg)):
             return build_runner(cfg).train()
@@ -132,13 +134,21 @@ def _check_initial_weights(node, path: str):
         is_name = key in ('checkpoint', 'pretrained') and isinstance(
             value, str
         )
-        if is_name and '://' not in value and not Path(value).is_file():
-            raise UserError(
-                f'{where} is {value}, which does not exist. The head of the '
-                'config says where it comes from; if it is elsewhere, say so '
-                f'by --cfg-options {where}=FILE'
-            )
+        if is_name:
+            _check_is_there(value, where)
         _check_initial_weights(value, where)
+
+
+def _check_is_there(checkpoint: str, where: str):
+    """Make sure that a checkpoint which a config names is there."""
+    if '://' not in checkpoint and not Path(checkpoint).is_file():
+        unset = where.removesuffix('.checkpoint')  # of an init_cfg
+        raise UserError(
+            f'{where} is {checkpoint}, which does not exist. The head of the '
+            'config says where it comes from. If it is elsewhere, say so by '
+            f'--cfg-options {where}=FILE; to start without it, by '
+            f'{unset}=None'
+        )
 
 
 def _complete_loaders(cfg: Config):
