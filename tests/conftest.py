@@ -1,3 +1,5 @@
+import gc
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -11,6 +13,15 @@ settings.register_profile(
 )
 settings.register_profile('fuzz', print_blob=True, max_examples=80, **PATIENT)
 settings.load_profile('suite')
+
+
+def pytest_collection_finish():
+    """Leave what has been imported out of all garbage collections.
+
+    There is so much of it that they are rare and slow: the models of dozens
+    of tests, which are in cycles of references, would wait for one.
+    """
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
