@@ -1,7 +1,7 @@
 """The packages that clustr_mm works with, and what to do without them."""
 
 import re
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import NamedTuple
 
 from .errors import UserError
@@ -13,15 +13,18 @@ class Package(NamedTuple):
     least: str  # oldest version that works
     below: str  # first version that is not known to work
     distribution: str  # its name for pip
+    continuation: str | None = None  # and that of the maintained one
 
 
 PACKAGES = {
     'torch': Package('2.1.0', '3.0.0', 'torch'),
-    'mmengine': Package('0.10.3', '1.0.0', 'onedl-mmengine'),
-    'mmcv': Package('2.1.0', '3.0.0', 'onedl-mmcv'),
-    'mmpretrain': Package('1.2.0', '2.0.0', 'onedl-mmpretrain'),
-    'mmseg': Package('1.2.2', '2.0.0', 'onedl-mmsegmentation'),
-    'mmdet': Package('3.3.0', '4.0.0', 'onedl-mmdetection'),
+    'mmengine': Package('0.10.3', '1.0.0', 'mmengine', 'onedl-mmengine'),
+    'mmcv': Package('2.1.0', '3.0.0', 'mmcv', 'onedl-mmcv'),
+    'mmpretrain': Package('1.2.0', '2.0.0', 'mmpretrain', 'onedl-mmpretrain'),
+    'mmseg': Package(
+        '1.2.2', '2.0.0', 'mmsegmentation', 'onedl-mmsegmentation'
+    ),
+    'mmdet': Package('3.3.0', '4.0.0', 'mmdet', 'onedl-mmdetection'),
     'mmpose': Package('1.3.1', '2.0.0', 'mmpose'),
 }
 
@@ -49,8 +52,17 @@ def require(name: str):
     fitting = f'>={package.least},<{package.below}'
     raise DependencyError(
         f'clustr_mm needs {name}{fitting}, but {name} {found}. Install it '
-        f"with: pip install '{package.distribution}{fitting}'"
+        f"with: pip install '{_distribution(package)}{fitting}'"
     )
+
+
+def _distribution(package: Package) -> str:
+    """What to install: nothing that overwrites half of what is there."""
+    try:
+        metadata.distribution('mmengine')
+    except metadata.PackageNotFoundError:
+        return package.continuation or package.distribution
+    return package.distribution
 
 
 def _digits(version: str) -> tuple[int, ...]:

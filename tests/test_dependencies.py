@@ -1,4 +1,5 @@
 import sys
+from importlib import metadata
 from types import ModuleType
 
 import pytest
@@ -25,9 +26,22 @@ def test_version_that_does_not_fit(monkeypatch, version):
     with pytest.raises(DependencyError) as error:
         require('mmseg')
     assert f'mmseg is installed in version {version}' in str(error.value)
-    assert "pip install 'onedl-mmsegmentation>=1.2.2,<2.0.0'" in str(
-        error.value
-    )
+    assert "mmsegmentation>=1.2.2,<2.0.0'" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ('installed', 'wanted'),
+    [('mmengine', 'mmdet'), ('onedl-mmengine', 'onedl-mmdetection')],
+)
+def test_installs_what_goes_with_the_rest(monkeypatch, installed, wanted):
+    def distribution(name):
+        if name != installed:
+            raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, 'distribution', distribution)
+    pretend(monkeypatch, 'mmdet', '2.0')
+    with pytest.raises(DependencyError, match=f"pip install '{wanted}>="):
+        require('mmdet')
 
 
 def test_missing_package(monkeypatch):
@@ -61,7 +75,7 @@ def test_import_names_package_version_and_command(tmp_path, text, found):
     ).splitlines()[-1]
     assert 'mmcv' in message
     assert found in message
-    assert "pip install 'onedl-mmcv>=2.1.0,<3.0.0'" in message
+    assert "mmcv>=2.1.0,<3.0.0'" in message
 
 
 def test_toolbox_is_needed_only_by_its_scope(tmp_path):
