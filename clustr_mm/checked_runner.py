@@ -23,6 +23,14 @@ def _telling(method: Callable, part: str) -> Callable:
     return build
 
 
+def _nothing_left(what: str) -> UserError:
+    return UserError(
+        f'there is no picture left in {what}. Look at what is in the folder '
+        'and the file, and whether the categories there are those of '
+        'metainfo.classes, which the config sets for each dataset.'
+    )
+
+
 class CheckedRunner(Runner):
     """MMEngine's runner, for configs and data that may have mistakes."""
 
@@ -50,14 +58,16 @@ class CheckedRunner(Runner):
             return dataloader
         what = self._describe(dataloader)
         with building(what, 'Mend the config or that file.'):
-            loader = Runner.build_dataloader(dataloader, *args, **kwargs)
+            try:
+                loader = Runner.build_dataloader(dataloader, *args, **kwargs)
+            except ValueError as error:
+                # What MMEngine says when it packs a list of nothing.
+                if 'need at least one array' not in str(error):
+                    raise
+                raise _nothing_left(what) from error
         # Before it is drawn from: a sampler of nothing may look for ever.
         if not len(loader.dataset):
-            raise UserError(
-                f'there is no picture left in {what}. Look at what is in the '
-                'folder and the file, and whether the categories there are '
-                "the config's metainfo.classes."
-            )
+            raise _nothing_left(what)
         if what.startswith('train_dataloader'):
             data_checks.check_instances(loader.dataset, what)
         class_checks.check_order(loader.dataset, what)

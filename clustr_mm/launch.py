@@ -254,7 +254,8 @@ def enable_visualization(cfg: Config, show_dir: str | None, show: bool):
     if scope == 'mmseg':
         cfg.visualizer.save_dir = show_dir
     elif scope == 'mmdet':
-        hook.test_out_dir = show_dir
+        # It is joined to the work dir, unless absolute.
+        hook.test_out_dir = str(Path(show_dir).absolute())
     else:
         hook.out_dir = show_dir
 

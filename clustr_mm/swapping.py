@@ -6,6 +6,7 @@ and the result is built and run before anything is written.
 """
 
 import importlib.util
+import inspect
 import math
 import os
 import warnings
@@ -19,6 +20,7 @@ from mmengine.utils import is_installed
 
 from . import config_files, outputs
 from .analysis.models import build_model, example_inputs
+from .backbones import HVT, ClusTR, EViT, ThinViT
 from .dependencies import PACKAGES, require
 from .errors import UserError
 from .registry import MODELS
@@ -109,13 +111,17 @@ def swap_backbone(
 ) -> list[str]:
     """Write a config that inherits from ``base`` with another backbone.
 
+    Args:
+        base (str): A config file, or a toolbox's own.
+        backbone (str): A name of `BACKBONES`, or a config file that has it.
+        out (Path): The file to write.
+        adamw (bool): Whether to replace the optimizer.
+        lr (float): The rate of that.
+
     Returns:
         list[str]: What was changed, in sentences.
     """
-    if backbone not in BACKBONES:
-        raise UserError(
-            f'there is no backbone {backbone!r}; choose from {list(BACKBONES)}'
-        )
+    settings, imports = _find_backbone(backbone)
     path = find_config(base)
     cfg = config_files.read(path)
     if Config._is_lazy_import(str(path)):
@@ -124,10 +130,41 @@ def swap_backbone(
             'cannot inherit'
         )
     outputs.check_file(out)
-    swap = plan(cfg, BACKBONES[backbone])
+    swap = plan(cfg, settings)
     _swap_optimizer(swap, cfg, adamw, lr)
-    _write(swap, cfg, _base_name(swap, base, path, Path(out)), Path(out))
+    imports = [*_imports(cfg), 'clustr_mm', *imports]
+    name = _base_name(swap, base, path, Path(out))
+    _write(swap, list(dict.fromkeys(imports)), name, Path(out))
     return swap.notes
+
+
+def _find_backbone(name: str) -> tuple[dict, list[str]]:
+    """The settings of a backbone, and the modules that it needs."""
+    if name in BACKBONES:
+        return BACKBONES[name], []
+    if not name.endswith('.py'):
+        raise UserError(
+            f'there is no backbone {name!r}; choose from {list(BACKBONES)}, '
+            'or give a config that has yours'
+        )
+    cfg = config_files.read(name)
+    backbone = cfg.model.get('backbone') or {}
+    if not _is(backbone, (ClusTR, ThinViT)):
+        raise UserError(
+            f'{name} has no backbone to take: model.backbone is '
+            f'{_type(backbone)}, which is neither ClusTR nor a ThinViT'
+        )
+    # What it hands out is decided by the model that it is put into.
+    taken = {
+        key: value
+        for key, value in backbone.to_dict().items()
+        if key not in ('out_type', 'out_indices')
+    }
+    return taken, _imports(cfg)
+
+
+def _imports(cfg: Config) -> list[str]:
+    return cfg.get('custom_imports', {}).get('imports', [])
 
 
 def plan(cfg: Config, backbone: dict) -> Swap:
@@ -171,8 +208,10 @@ def _type(node) -> str | None:
     return str(node.get('type')).rsplit('.', 1)[-1]
 
 
-def _is_pyramid(backbone: dict) -> bool:
-    return backbone['type'] == 'ClusTR'
+def _is(backbone: dict, kinds: type | tuple[type, ...]) -> bool:
+    """Whether a config's backbone is of a class, or of one made from it."""
+    found = MODELS.get(str(backbone.get('type')))
+    return inspect.isclass(found) and issubclass(found, kinds)
 
 
 def _outputs(backbone: dict, scope: str) -> list[Output]:
@@ -210,13 +249,15 @@ def _outputs(backbone: dict, scope: str) -> list[Output]:
 def _plan_classifier(model: dict, backbone: dict, scope: str) -> Swap:
     """A classifier that looks at one vector."""
     neck, head = model.get('neck'), model['head']
-    if _is_pyramid(backbone):
+    if _is(backbone, ClusTR):
         backbone = dict(backbone, out_indices=(3,))
         new_neck = dict(_delete_=True, type='GlobalAveragePooling')
     else:
-        is_hvt = backbone['type'] == 'HVT'
+        has_class = not _is(backbone, HVT) and backbone.get(
+            'with_cls_token', True
+        )
         backbone = dict(
-            backbone, out_type='avg_featmap' if is_hvt else 'cls_token'
+            backbone, out_type='cls_token' if has_class else 'avg_featmap'
         )
         new_neck = None
     swap = Swap()
@@ -247,13 +288,13 @@ def _plan_dense(
             f'{list(STRIDES)}'
         )
     indices = _levels(old)
-    if _is_pyramid(backbone):
+    if _is(backbone, ClusTR):
         backbone = dict(backbone, out_indices=indices)
         if scope == 'mmdet':  # of large images: linear in their area
             backbone.update(window=56, reuse=True)
     else:
         backbone = dict(backbone, out_type='featmap')
-        if backbone['type'] == 'EViT':
+        if _is(backbone, EViT):
             # A map needs the value of each token, at its own place.
             backbone['fuse'] = False
     new = _outputs(backbone, scope)
@@ -339,13 +380,9 @@ def _replace_fpn(swap: Swap, fpn: dict, fmap: Output, strides: list[int]):
     """Make the levels of an FPN from a single map."""
     first, last = fpn.get('start_level', 0), fpn.get('end_level', -1)
     strides = strides[first:] if last == -1 else strides[first : last + 1]
+    neck = _simple_fpn(fmap, fpn['out_channels'], strides)
     swap.settings['model']['neck'] = dict(
-        _delete_=True,
-        type='SimpleFPN',
-        in_channels=fmap.channels,
-        out_channels=fpn['out_channels'],
-        strides=strides,
-        num_outs=fpn['num_outs'],
+        _delete_=True, **neck, num_outs=fpn['num_outs']
     )
     swap.notes.append(
         f'model.neck: FPN -> SimpleFPN from the map of stride {fmap.stride}, '
@@ -361,13 +398,23 @@ def _pyramid(
         f'model.neck: SimpleFPN added, which makes maps of strides {strides} '
         f'from the one of stride {fmap.stride}'
     )
+    neck = _simple_fpn(fmap, FPN_CHANNELS, strides)
+    return neck, [Output(FPN_CHANNELS, stride) for stride in strides]
+
+
+def _simple_fpn(fmap: Output, channels: int, strides: list[int]) -> dict:
+    if not math.log2(fmap.stride).is_integer():
+        raise UserError(
+            'this model needs a pyramid, which SimpleFPN makes of a map whose '
+            'stride is a power of two: set patch_size=16 in the backbone'
+        )
     neck = dict(
         type='SimpleFPN',
         in_channels=fmap.channels,
-        out_channels=FPN_CHANNELS,
+        out_channels=channels,
         strides=strides,
     )
-    return neck, [Output(FPN_CHANNELS, stride) for stride in strides]
+    return neck if fmap.stride == 16 else dict(neck, in_stride=fmap.stride)
 
 
 def _set_necks(
@@ -513,7 +560,7 @@ def _swap_optimizer(swap: Swap, cfg: Config, adamw: bool, lr: float):
     wrapper = cfg.get('optim_wrapper')
     if wrapper is None:
         return
-    is_plain = swap.settings['model']['backbone']['type'] != 'ClusTR'
+    is_plain = not _is(swap.settings['model']['backbone'], ClusTR)
     groups = dict(_delete_=True, norm_decay_mult=0.0)
     if is_plain:
         groups['custom_keys'] = dict(
@@ -556,14 +603,11 @@ def _swap_optimizer(swap: Swap, cfg: Config, adamw: bool, lr: float):
         swap.notes.append('load_from: dropped, it had the old backbone')
 
 
-def _write(swap: Swap, cfg: Config, base: str, out: Path):
+def _write(swap: Swap, imports: list[str], base: str, out: Path):
     """Write the config, unless the model that it describes does not run."""
-    imports = cfg.get('custom_imports', {}).get('imports', [])
     settings = dict(
         _base_=base,
-        custom_imports=dict(
-            imports=[*imports, 'clustr_mm'], allow_failed_imports=False
-        ),
+        custom_imports=dict(imports=imports, allow_failed_imports=False),
     )
     text = _as_text({**settings, **swap.settings})
     out.parent.mkdir(parents=True, exist_ok=True)

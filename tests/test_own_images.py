@@ -30,7 +30,7 @@ def draw(folder, names=CLASSES, num=6):
 def documented():
     """The config, and what goes to its end for lists of pictures."""
     page = (ROOT / 'docs/data.md').read_text()
-    config, ending = re.findall(r'^```python\n(.*?)^```', page, re.M | re.S)
+    config, ending, _ = re.findall(r'^```python\n(.*?)^```', page, re.M | re.S)
     return config.replace("'configs/", f"'{ROOT}/configs/"), ending
 
 

@@ -19,7 +19,11 @@ def parse_args():
     parser.add_argument(
         'base', help="config file, or a toolbox's own as mmseg::folder/file.py"
     )
-    parser.add_argument('backbone', help=', '.join(BACKBONES))
+    parser.add_argument(
+        'backbone',
+        help=f'{", ".join(BACKBONES)}, or a config file whose backbone to '
+        'take, which may be of your own',
+    )
     parser.add_argument('--out', required=True, type=Path)
     parser.add_argument(
         '--adamw',

@@ -1,5 +1,6 @@
 """Models of configs of the four toolboxes, and inputs that they take."""
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -50,11 +51,26 @@ def usual_size(cfg: Config) -> tuple[int, int]:
     size = cfg.model.get('data_preprocessor', {}).get('size')
     if size is not None:
         return tuple(size)
-    for transform in cfg.get('test_pipeline', []):
+    scope = cfg.get('default_scope')
+    for transform in _test_pipeline(cfg):
         if transform['type'] == 'CenterCrop':
             size = transform['crop_size']
             return (size, size) if isinstance(size, int) else tuple(size)
-    return _USUAL_SIZES.get(cfg.get('default_scope'), (224, 224))
+        # Of a detector: the longer and the shorter side, in any order.
+        scale = transform.get('scale')
+        if scope == 'mmdet' and isinstance(scale, (list, tuple)):
+            height, width = sorted(scale)
+            return _whole_strides(height), _whole_strides(width)
+    return _USUAL_SIZES.get(scope, (224, 224))
+
+
+def _test_pipeline(cfg: Config) -> list[dict]:
+    dataset = (cfg.get('test_dataloader') or {}).get('dataset', {})
+    return dataset.get('pipeline') or cfg.get('test_pipeline', [])
+
+
+def _whole_strides(side: int) -> int:
+    return math.ceil(side / 32) * 32
 
 
 def example_inputs(

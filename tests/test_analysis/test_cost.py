@@ -299,6 +299,25 @@ def test_operators_of_mmcv_are_named():
         (dict(default_scope='mmdet'), (800, 1344)),
         (dict(codec=dict(input_size=(192, 256))), (256, 192)),
         (
+            dict(
+                default_scope='mmdet',
+                test_pipeline=[dict(type='Resize', scale=(1333, 800))],
+            ),
+            (800, 1344),
+        ),
+        (
+            dict(
+                default_scope='mmdet',
+                test_pipeline=[dict(type='Resize', scale=(1333, 800))],
+                test_dataloader=dict(
+                    dataset=dict(
+                        pipeline=[dict(type='Resize', scale=(96, 96))]
+                    )
+                ),
+            ),
+            (96, 96),
+        ),
+        (
             dict(test_pipeline=[dict(type='CenterCrop', crop_size=384)]),
             (384, 384),
         ),
