@@ -256,6 +256,10 @@ def enable_visualization(cfg: Config, show_dir: str | None, show: bool):
     elif scope == 'mmdet':
         # It is joined to the work dir, unless absolute.
         hook.test_out_dir = str(Path(show_dir).absolute())
+    elif scope == 'mmpretrain' and hook.type == 'VisualizationHook':
+        from .visualization.by_class import ClassFoldersHook
+
+        hook.update(type=ClassFoldersHook.__name__, out_dir=show_dir)
     else:
         hook.out_dir = show_dir
 

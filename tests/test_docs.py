@@ -32,8 +32,8 @@ OPTIONS = (
     'index',
     'token_pooling',
 )
-# Messages of MMEngine and MMPretrain.
-UPSTREAM = 'KeyError', 'The number of subfolders'
+# Messages of torch, MMEngine and MMPretrain.
+UPSTREAM = 'KeyError', 'RuntimeError', 'The number of subfolders'
 each_page = pytest.mark.parametrize('page', PAGES)
 
 

@@ -169,3 +169,18 @@ def test_mixed_labels_of_another_number(tmp_path):
     cfg = small_training.config(tmp_path, **options)
     with pytest.raises(UserError, match='mixes pictures of 1000'):
         launch.build_runner(cfg).train()
+
+
+def test_pictures_of_the_same_name_are_all_drawn(tmp_path):
+    cfg = small_training.config(tmp_path)
+    photos = draw(tmp_path / 'photos', num=3)
+    cfg.test_dataloader = dict(cfg.train_dataloader, batch_size=4)
+    cfg.test_dataloader.sampler = dict(type='DefaultSampler', shuffle=False)
+    cfg.test_dataloader.dataset.update(data_root=str(photos), data_prefix='')
+    cfg.test_evaluator = dict(type='Accuracy')
+    cfg.model.head.num_classes = len(CLASSES)
+    shown = tmp_path / 'shown'
+    launch.enable_visualization(cfg, str(shown), show=False)
+    launch.build_runner(cfg).test()
+    found = {str(p.relative_to(shown)) for p in shown.rglob('*.png')}
+    assert found == {f'{c}/{i}.png_0.png' for c in CLASSES for i in range(3)}
