@@ -182,21 +182,22 @@ def bad_annotations() -> Iterator[Case]:
             legal = name == 'pose' and 'categories' in kind
             args = train(name)
             yield Case('train.py', args, about, (said,), spoil, legal)
+    # What is said, unless it is legal.
     points = {
-        'out of the picture': [[-50, 900, 2] * 17, True],
-        'not labelled': [[0, 0, 0] * 17, True],
-        'too few': [[5, 5, 2] * 3, False],
-        'text': [['x'] * 51, False],
+        'out of the picture': [[-50, 900, 2] * 17, None],
+        'not labelled': [[0, 0, 0] * 17, None],
+        'too few': [[5, 5, 2] * 3, '.jpg'],
+        'text': [['x'] * 51, JSON['pose']],
     }
-    for kind, (value, legal) in points.items():
+    for kind, (value, said) in points.items():
         change = annotations('pose', each('keypoints', value))
         yield Case(
             'train.py',
             train('pose'),
             f'pose, key points {kind}',
-            () if legal else ('.jpg',),
+            (said,) if said else (),
             copies('pose', change),
-            legal=legal,
+            legal=said is None,
         )
 
 
