@@ -85,6 +85,12 @@ def read_any(path: str | Path) -> Config:
         raise UserError(f'there is no config file {path}')
     try:
         cfg = Config.fromfile(path)
+    except ImportError as error:
+        raise UserError(
+            f'the config {path} cannot be read: {summary(_first(error))}. Of '
+            'a module of yours, put the folder on the PYTHONPATH: '
+            'PYTHONPATH=FOLDER python ...'
+        ) from error
     # A config is a program, which may raise anything.
     except Exception as error:
         raise UserError(
@@ -93,6 +99,13 @@ def read_any(path: str | Path) -> Config:
         ) from error
     _drop_scope(cfg._cfg_dict)
     return cfg
+
+
+def _first(error: BaseException) -> BaseException:
+    """What the others were raised from; MMEngine's list sys.path."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return error
 
 
 def override(cfg: Config, options: dict):

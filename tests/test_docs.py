@@ -60,7 +60,7 @@ def test_python_files_exist(page):
     """Also configs that are named without their folder."""
     named = set(re.findall(r'`(\w+\.py)`', PAGES[page]))
     # What the reader is to write, or has.
-    theirs = r'(?:Save this as|Let)\s+`(\w+\.py)`'
+    theirs = r'(?:Save this as|Let|call the config)\s+`(\w+\.py)`'
     named -= set(re.findall(theirs, PAGES[page]))
     folders = ('clustr_mm', 'configs', 'tests', 'tools')
     there = {

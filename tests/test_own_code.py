@@ -102,6 +102,14 @@ def test_own_backbone_is_swapped_in(largest, tmp_path):
     assert cfg.custom_imports.imports == ['clustr_mm', 'largest']
 
 
+def test_own_code_that_is_not_found(largest, tmp_path):
+    (tmp_path / 'largest.py').rename(tmp_path / 'renamed.py')
+    with pytest.raises(UserError) as error:
+        read_config(largest)
+    assert "No module named 'largest'" in str(error.value)
+    assert 'PYTHONPATH=FOLDER' in str(error.value)
+
+
 @pytest.mark.parametrize(
     ('settings', 'message'),
     [
@@ -142,27 +150,20 @@ def test_own_objects(tmp_path):
         ok=False,
     )
     assert 'error: there is no picture left in train_dataloader' in log
-    (tmp_path / 'short.py').write_text(
-        """
-_base_ = 'mine.py'
-loader = dict(num_workers=0, persistent_workers=False)
-train_dataloader = loader
-val_dataloader = loader
-test_dataloader = loader
-train_cfg = dict(max_epochs=1)
-resize = dict(type='Resize', scale=(96, 96), keep_ratio=True)
-_base_.train_pipeline[2] = resize
-_base_.test_pipeline[1] = resize
-train_dataloader = dict(loader, dataset=dict(pipeline=_base_.train_pipeline))
-val_dataloader = dict(loader, dataset=dict(pipeline=_base_.test_pipeline))
-test_dataloader = val_dataloader
-"""
+    page = (ROOT / 'docs/data.md').read_text()
+    scales = re.findall(r'\S*scale="\(256,256\)"', page)
+    assert len(scales) == 2
+    scales = [text.replace('"', '').replace('256', '96') for text in scales]
+    log = run_tool(
+        *('train.py', 'mine.py', '--cfg-options', 'train_cfg.max_epochs=1'),
+        *scales,
+        cwd=tmp_path,
     )
-    log = run_tool('train.py', 'short.py', cwd=tmp_path)
     assert 'coco/bbox_mAP' in log
     log = run_tool(
-        *('test.py', 'short.py', 'work_dirs/short/epoch_1.pth'),
-        *('--show-dir', 'shown'),
+        *('test.py', 'mine.py', 'work_dirs/mine/epoch_1.pth'),
+        *('--show-dir', 'shown', '--cfg-options'),
+        scales[1].replace('val', 'test'),
         cwd=tmp_path,
     )
     assert len(list((tmp_path / 'shown').glob('*.jpg'))) == 2
