@@ -1,5 +1,5 @@
 # A small ClusTR tells what a generated picture shows: five minutes on two
-# cores.
+# cores. The backbone starts from the one that `make quickstart` trains.
 #   python tools/make_shapes.py --task classification --num 2500 \
 #       --out data/shapes_classification
 _base_ = [
@@ -24,6 +24,11 @@ model = dict(
             ffn_ratios=(4, 4, 4, 4),
         ),
         out_indices=(3,),
+        init_cfg=dict(
+            type='Pretrained',
+            checkpoint='work_dirs/quickstart/work/iter_600.pth',
+            prefix='backbone.',
+        ),
     ),
     neck=dict(type='GlobalAveragePooling'),
     head=dict(type='LinearClsHead', num_classes=5, in_channels=192),
