@@ -1,4 +1,5 @@
 import gc
+import signal
 
 import pytest
 import torch
@@ -13,6 +14,15 @@ settings.register_profile(
 )
 settings.register_profile('fuzz', print_blob=True, max_examples=80, **PATIENT)
 settings.load_profile('suite')
+
+
+def pytest_configure():
+    """Let tools that tests start hear Ctrl-C.
+
+    A shell lets what it runs in its background ignore it, and what that
+    starts does so, too.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish():

@@ -228,17 +228,29 @@ def config_file(tmp_path):
     return path
 
 
-def start(*args):
-    return subprocess.Popen(
-        [sys.executable, TOOL, *args],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, 'OMP_NUM_THREADS': '1'},
-    )
+@pytest.fixture
+def start():
+    """Start the tool; none runs on after the test."""
+    started = []
+
+    def start(*args):
+        process = subprocess.Popen(
+            [sys.executable, TOOL, *args],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, 'OMP_NUM_THREADS': '1'},
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
 
 
-def test_tool(config_file):
+def test_tool(config_file, start):
     pytest.importorskip('mmpretrain')
     process = start(
         'config', config_file, '--shape', '64', '48', '--batch', '2', '1',
@@ -263,7 +275,7 @@ def test_tool(config_file):
     assert row['macs'] == pytest.approx(other, rel=0.05)
 
 
-def test_interrupted_tool_keeps_what_is_done(config_file):
+def test_interrupted_tool_keeps_what_is_done(config_file, start):
     pytest.importorskip('mmpretrain')
     process = start(
         'config', config_file, '--shape', '64', '64', '--batch', '1', '2',
@@ -283,7 +295,7 @@ def test_interrupted_tool_keeps_what_is_done(config_file):
     assert 'Traceback' not in err
 
 
-def test_tool_says_what_is_wrong(tmp_path):
+def test_tool_says_what_is_wrong(tmp_path, start):
     process = start('config', tmp_path / 'none.py')
     out, err = process.communicate(timeout=300)
     assert process.returncode == 1
