@@ -51,12 +51,12 @@ def _count_fitting(runner: Runner, checkpoint: Any) -> tuple[int, int]:
     """How many of the model's tensors the file has, and of how many."""
     if not isinstance(checkpoint, Mapping):
         return 0, len(runner.model.state_dict())
-    theirs = _shapes(checkpoint.get('state_dict', checkpoint))
-    ours = _shapes(runner.model.state_dict())
+    theirs = shapes(checkpoint.get('state_dict', checkpoint))
+    ours = shapes(runner.model.state_dict())
     return len(theirs.items() & ours.items()), len(ours)
 
 
-def _shapes(state_dict: Mapping) -> dict[str, tuple[int, ...]]:
+def shapes(state_dict: Mapping) -> dict[str, tuple[int, ...]]:
     """By name, without what wrappers put in front."""
     return {
         name.removeprefix('module.'): tuple(tensor.shape)
@@ -79,13 +79,13 @@ class CheckedPretrainedInit(PretrainedInit):
                 'by name'
             )
         prefix = self.prefix or ''
-        theirs = _shapes(checkpoint.get('state_dict', checkpoint))
+        theirs = shapes(checkpoint.get('state_dict', checkpoint))
         theirs = {
             name.removeprefix(prefix).removeprefix('.'): shape
             for name, shape in theirs.items()
             if name.startswith(prefix)
         }
-        ours = _shapes(module.state_dict())
+        ours = shapes(module.state_dict())
         if not any(name in ours for name in theirs):
             raise UserError(
                 f'{self.checkpoint} has none of the weights of the '

@@ -4,10 +4,13 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
+from mmengine.runner import CheckpointLoader
 from mmpretrain.models import ImageClassifier
 from torch import Tensor
 
 from clustr_mm.backbones.lvvit import TokenLabelHead
+from clustr_mm.checkpoint_fit import shapes
+from clustr_mm.errors import UserError
 from clustr_mm.registry import MODELS
 from .global_batch import global_count, global_mean
 from .teacher import Teacher
@@ -71,6 +74,26 @@ def token_loss(
     else:
         total = (tokens - teacher_tokens).square().mean(-1).sum()
     return total / global_count(stays)
+
+
+def _check_known(known: dict[str, Tensor], file: str) -> None:
+    """Make sure that none of the teacher's weights stays random."""
+    checkpoint = CheckpointLoader.load_checkpoint(file, 'cpu')
+    theirs = shapes(checkpoint.get('state_dict', checkpoint))
+    random = [
+        name
+        for name, shape in shapes(known).items()
+        # Positions are fitted to another size of pictures.
+        if theirs.get(name) != shape
+        and not (name in theirs and name.endswith('pos_embed'))
+    ]
+    if random:
+        raise UserError(
+            f'{file}, which the teacher starts from, does not have its '
+            f'{random[0]} of {shapes(known)[random[0]]}: train the dense '
+            'classifier on the same classes first, or learn without a teacher '
+            'by kl_weight=0 and token_weight=0'
+        )
 
 
 @MODELS.register_module()
@@ -149,9 +172,11 @@ class SparseClassifier(ImageClassifier):
             self._teach_what_we_know()
 
     def _teach_what_we_know(self) -> None:
-        """Give our weights to the teacher."""
+        """Give our weights to the teacher, who must not know less."""
         ours, network = self.state_dict(), self.teacher.network
-        network.load_state_dict({k: ours[k] for k in network.state_dict()})
+        known = {k: ours[k] for k in network.state_dict()}
+        _check_known(known, self.init_cfg['checkpoint'])
+        network.load_state_dict(known)
 
     def loss(self, inputs: Tensor, data_samples: list) -> dict[str, Tensor]:
         """Losses by name, and the share of the tokens that each stage

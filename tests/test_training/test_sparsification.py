@@ -6,6 +6,7 @@ import pytest
 import torch
 from mmengine.model import ExponentialMovingAverage
 
+from clustr_mm.errors import UserError
 from tests.runs import ROOT
 from tests.test_training.small import ARCH, classifier, images, samples
 
@@ -82,6 +83,18 @@ def test_teacher_has_the_dense_weights(tmp_path):
     ours = model.state_dict()
     for name, weight in dense.state_dict().items():
         torch.testing.assert_close(ours[name], weight)
+
+
+def test_teacher_of_other_classes(tmp_path):
+    dense = classifier('ThinViT')
+    file = tmp_path / 'dense.pth'
+    head = {'head.fc.weight': torch.zeros(7, 32)}
+    torch.save({**dense.state_dict(), **head}, file)
+    model = classifier(
+        'DynamicViT', type='SparseClassifier', pretrained=str(file)
+    )
+    with pytest.raises(UserError, match=r'does not have its head.*fc\.weight'):
+        model.init_weights()
 
 
 def test_teacher_is_nobodys_business(tmp_path):
