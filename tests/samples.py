@@ -75,7 +75,10 @@ def pose(cfg, size, num):
 
     head = cfg.model.head
     joints = head.get('out_channels') or head.num_joints
-    heatmap = (joints, size[0] // 4, size[1] // 4)
+    stride = 4
+    if 'heatmap_size' in head.get('decoder', {}):
+        stride = head.decoder.input_size[0] // head.decoder.heatmap_size[0]
+    heatmap = (joints, size[0] // stride, size[1] // stride)
     meta = dict(
         img_shape=size,
         input_size=size[::-1],

@@ -620,7 +620,7 @@ def test_make_help_tells_all(world):
     makefile = makefile.replace('\\\n', '')
     targets = re.search(r'^\.PHONY: (.*)', makefile, re.MULTILINE)[1].split()
     variables = set(re.findall(r'CLUSTR_MM_\w+', world.script.read_text()))
-    assert len(targets) == 11
+    assert len(targets) == 12
     assert len(variables) == 7
     for name in [*targets, *variables, 'MAX_JOBS']:
         assert re.search(rf'^  {name} ', text, re.MULTILINE), name
