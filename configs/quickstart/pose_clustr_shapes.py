@@ -12,12 +12,14 @@ codec = dict(
 model = dict(
     backbone=dict(
         type='ClusTR',
+        # The first three of the four stages there.
         arch=dict(
-            depths=(1, 1, 3, 1),
-            dims=(32, 64, 128, 192),
-            num_heads=(1, 2, 4, 6),
-            ffn_ratios=(4, 4, 4, 4),
+            depths=(1, 1, 3),
+            dims=(32, 64, 128),
+            num_heads=(1, 2, 4),
+            ffn_ratios=(4, 4, 4),
         ),
+        reduction=((64, 16), (16, 4), (4, 1)),
         out_indices=(2,),
         init_cfg=dict(
             type='Pretrained',
