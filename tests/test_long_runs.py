@@ -118,7 +118,8 @@ def test_workers_of_several_epochs(persistent, tmp_path):
     runner(tmp_path, persistent, count).train()
     gc.collect()
     wait_for_end(set(children()) - before)
-    assert count.numbers[1] == count.numbers[3], count.numbers
+    # Those of workers that have ended are closed by and by.
+    assert min(count.numbers[2:]) <= max(count.numbers[:2]), count.numbers
 
 
 def runner(folder, persistent, hook):
