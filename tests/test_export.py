@@ -325,13 +325,11 @@ def closest_choice(model, images):
 def test_models_in_full_size(name, features, tmp_path):
     cfg = read_config(CONFIGS / f'{name}.py')
     size = (224, 224) if features else usual_size(cfg)
+    torch.manual_seed(1)
     model = load_model(cfg, None, features)
     path = tmp_path / 'model.onnx'
     # It is compared on 16 random images, in batches of 1 and 4.
     assert agrees(export_onnx(model, path, size, dynamic_batch=True))
-    for photograph in photographs(size).split(1):
-        # A rounding error may decide which token is the last centre.
-        assert (
-            agrees(compare(model, path, photograph))
-            or closest_choice(model, photograph) < 1e-6
-        )
+    # With these weights, no rounding error decides which token is a centre.
+    assert closest_choice(model, photographs(size)) > 1e-6
+    assert agrees(compare(model, path, photographs(size), 2))

@@ -173,7 +173,7 @@ def test_ratio_loss_pulls_the_kept_share_to_its_target(tmp_path, keep):
     )
     inputs, labels = images(64), samples(64)
     kept = []
-    for _ in range(80):
+    for _ in range(120):
         losses = model.loss(inputs, labels)
         kept.append([float(losses[f'kept_{stage}']) for stage in (1, 2)])
         optimizer.zero_grad()
@@ -181,7 +181,7 @@ def test_ratio_loss_pulls_the_kept_share_to_its_target(tmp_path, keep):
         optimizer.step()
     before, after = kept[0], torch.tensor(kept[-15:]).mean(0)
     assert max(abs(k - b) for k, b in zip(keep, before)) > 0.1
-    torch.testing.assert_close(after, torch.tensor(keep), atol=0.03, rtol=0)
+    torch.testing.assert_close(after, torch.tensor(keep), atol=0.02, rtol=0)
 
 
 @pytest.mark.parametrize(
