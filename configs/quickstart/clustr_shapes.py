@@ -1,5 +1,5 @@
-# A small ClusTR tells what a generated picture shows: five minutes on two
-# cores. The backbone starts from the one that `make quickstart` trains.
+# A small ClusTR tells what a generated picture shows: some ten minutes on
+# two cores. The backbone starts from the one that `make quickstart` trains.
 #   python tools/make_shapes.py --task classification --num 2500 \
 #       --out data/shapes_classification
 _base_ = [

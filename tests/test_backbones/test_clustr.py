@@ -294,7 +294,7 @@ def test_drop_path_grows_with_depth():
         (dict(reduction=(64, 16, 4, ())), 'reduction must give'),
         (dict(attention='dense'), "'cluster', 'sra' or 'sra_knn'"),
         (dict(attention='sra', reduction=(5, 4, 4, 1)), 'one square number'),
-        (dict(out_indices=(4,)), 'out_indices must be .* 0..3'),
+        (dict(out_indices=(4,)), 'out_indices must be one or more of 0..3'),
         (dict(frozen_stages=5), 'frozen_stages must be in -1..4'),
         (dict(assign='closest'), 'assign must be'),
         (dict(window=0), 'window must be'),
