@@ -3,6 +3,7 @@
 #   python tools/make_shapes.py --task classification --num 2500 \
 #       --out data/shapes_classification
 _base_ = [
+    '../_base_/models/small_clustr.py',
     '../_base_/datasets/shapes_classification.py',
     '../_base_/schedules/shapes_20e.py',
     '../_base_/runtime_mmpretrain.py',
@@ -17,12 +18,7 @@ model = dict(
     ),
     backbone=dict(
         type='ClusTR',
-        arch=dict(
-            depths=(1, 1, 3, 1),
-            dims=(32, 64, 128, 192),
-            num_heads=(1, 2, 4, 6),
-            ffn_ratios=(4, 4, 4, 4),
-        ),
+        arch=_base_.arch,
         out_indices=(3,),
         init_cfg=dict(
             type='Pretrained',

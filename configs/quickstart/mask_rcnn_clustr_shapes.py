@@ -2,7 +2,10 @@
 # two cores.
 #   python tools/make_shapes.py --task detection --num 800 --size 128 \
 #       --out data/shapes_detection
-_base_ = '../_base_/mask_rcnn_coco.py'
+_base_ = [
+    '../_base_/mask_rcnn_coco.py',
+    '../_base_/models/small_clustr.py',
+]
 
 data_root = 'data/shapes_detection'
 metainfo = dict(classes=('ball', 'box', 'cone', 'ring', 'star'))
@@ -13,12 +16,7 @@ norm_cfg = dict(type='GN', num_groups=16)
 model = dict(
     backbone=dict(
         type='ClusTR',
-        arch=dict(
-            depths=(1, 1, 3, 1),
-            dims=(32, 64, 128, 192),
-            num_heads=(1, 2, 4, 6),
-            ffn_ratios=(4, 4, 4, 4),
-        ),
+        arch=_base_.arch,
     ),
     neck=dict(
         in_channels=[32, 64, 128, 192],

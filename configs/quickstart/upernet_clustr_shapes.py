@@ -1,6 +1,7 @@
 # A small ClusTR in UperNet on generated scenes: a few minutes on two cores.
 _base_ = [
     '../_base_/models/upernet.py',
+    '../_base_/models/small_clustr.py',
     '../_base_/datasets/shapes_segmentation.py',
     '../_base_/runtime_mmseg.py',
 ]
@@ -9,12 +10,7 @@ model = dict(
     data_preprocessor=dict(size=(128, 128)),
     backbone=dict(
         type='ClusTR',
-        arch=dict(
-            depths=(1, 1, 3, 1),
-            dims=(32, 64, 128, 192),
-            num_heads=(1, 2, 4, 6),
-            ffn_ratios=(4, 4, 4, 4),
-        ),
+        arch=_base_.arch,
     ),
     decode_head=dict(
         in_channels=[32, 64, 128, 192], channels=64, num_classes=8
