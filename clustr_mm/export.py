@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event, Thread
-from typing import NamedTuple
 
 import torch
 from mmengine.config import Config
@@ -20,27 +19,17 @@ from torch import Tensor, nn
 from .analysis.models import build_model
 from .checkpoints import load_weights
 from .errors import UserError
+from .onnx_agreement import NUM_IMAGES, Agreement, check
 
 PACKAGES = ('onnx', 'onnxscript', 'onnxruntime')
-# Largest difference of an output, as a share of the largest output where
-# that is more than 1.
-TOLERANCE = 1e-3
-NUM_IMAGES = 16  # that the answers are compared on
 HEARTBEAT = 15  # seconds between signs of life
-
-
-class Agreement(NamedTuple):
-    """How an exported model compares with torch on some images."""
-
-    num_images: int
-    difference: float  # the largest, see `TOLERANCE`
-    same_class: int  # images with the same top-1; all if there are no classes
 
 
 class Classifier(nn.Module):
     """Logits [B, K] of normalised images [B, 3, H, W]."""
 
     output_names = ('logits',)
+    is_classifier = True
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -52,6 +41,8 @@ class Classifier(nn.Module):
 
 class Features(nn.Module):
     """What a backbone hands out for normalised images [B, 3, H, W]."""
+
+    is_classifier = False
 
     def __init__(self, backbone: nn.Module):
         super().__init__()
@@ -154,52 +145,12 @@ def export_onnx(
         program.model.metadata_props.update(notes or {})
         program.save(part, external_data=False)
         with _step(f'comparing it on {NUM_IMAGES} random images', say):
-            images = torch.randn(
-                NUM_IMAGES, 3, *shape, generator=torch.Generator()
-            )
             sizes = (1, 4) if dynamic_batch else (1,)
-            found = [compare(model, part, images, size) for size in sizes]
-        worst = max(found, key=lambda agreement: agreement.difference)
-        if not all(map(agrees, found)):
-            raise UserError(_disagreement(worst, out))
-    return worst
-
-
-def compare(
-    model: Classifier | Features,
-    path: str | Path,
-    images: Tensor,
-    batch_size: int = 1,
-) -> Agreement:
-    """Run a file in ONNX Runtime and compare its answers with a model's."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    session = onnxruntime.InferenceSession(
-        path, options, providers=['CPUExecutionProvider']
-    )
-    difference, same_class = 0.0, 0
-    for some in images.split(batch_size):
-        with torch.no_grad():
-            expected = model(some)
-        found = session.run(None, {'images': some.numpy()})
-        found = list(map(torch.from_numpy, found))
-        for one, other in zip(expected, found, strict=True):
-            difference = max(difference, _difference(one, other))
-        same_class += (
-            int((expected[0].argmax(1) == found[0].argmax(1)).sum())
-            if isinstance(model, Classifier)
-            else len(some)
-        )
-    return Agreement(len(images), difference, same_class)
-
-
-def agrees(found: Agreement) -> bool:
-    """Whether an exported model is as good as the model."""
-    return (
-        found.difference <= TOLERANCE and found.same_class == found.num_images
-    )
+            try:
+                found = [check(model, part, shape, size) for size in sizes]
+            except UserError as error:
+                raise UserError(f'{error}. {out} was not written') from None
+    return Agreement(*map(max, zip(*found)))
 
 
 def describe_input(cfg: Config) -> dict[str, str]:
@@ -233,27 +184,6 @@ def _translations() -> dict[Callable, Callable]:
         return op.TopK(x, size, axis=dim, largest=int(descending))
 
     return {torch.ops.aten.sort.stable: stable_sort}
-
-
-def _difference(expected: Tensor, found: Tensor) -> float:
-    if expected.shape != found.shape:
-        raise UserError(
-            f'ONNX Runtime answers {list(found.shape)}, but torch '
-            f'{list(expected.shape)}'
-        )
-    largest = expected.abs().max().clamp_min(1)
-    difference = ((expected - found).abs().max() / largest).item()
-    # Not a number compares with nothing.
-    return difference if difference == difference else float('inf')
-
-
-def _disagreement(found: Agreement, out: str | Path) -> str:
-    return (
-        f'the exported model differs from torch by up to '
-        f'{found.difference:.2g} (at most {TOLERANCE:g} is allowed) and '
-        f'agrees on the class of {found.same_class} of {found.num_images} '
-        f'random images. {out} was not written.'
-    )
 
 
 @contextmanager

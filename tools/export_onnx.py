@@ -80,8 +80,14 @@ def main():
         f'  images: [{batch}, 3, {shape[0]}, {shape[1]}], '
         f'{notes["channels"]}, mean {notes["mean"]}, std {notes["std"]}\n'
         f'  outputs: {", ".join(model.output_names)}\n'
-        f'  differs from torch by at most {found.difference:.2g}'
+        f'  differs from torch by at most {found.difference:.2g} on '
+        f'{found.num_images} random images'
     )
+    if found.num_undecided:
+        print(
+            f'  on {found.num_undecided} more a rounding error decides; there '
+            'it answers as torch answers to an image changed by as little'
+        )
 
 
 if __name__ == '__main__':

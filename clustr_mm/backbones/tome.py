@@ -19,6 +19,8 @@ from clustr_mm.tokens.provenance import Trail
 from .token_pooling import TokenPoolingDeiT
 from .vit import ThinViT, vit_arch
 
+_NUM_STEPS = 2**17  # of a similarity between 0 and 1
+
 
 class MergedTokens(Reducer):
     """Merge pairs of tokens whose keys are alike.
@@ -67,7 +69,10 @@ def match(keys: Tensor, num_merged: int) -> Tensor:
     looked_at, looking = slice(0, None, 2), slice(1, None, 2)
     with torch.autocast(keys.device.type, enabled=False):
         keys = F.normalize(keys.float(), dim=-1)
-        similarity, partner = (keys[:, looking] @ keys[:, looked_at].mT).max(2)
+        similarity = keys[:, looking] @ keys[:, looked_at].mT
+    # What may differ by a rounding error alone is equal, and the first of
+    # equals is chosen, so that identical tokens merge alike on all machines.
+    similarity, partner = similarity.mul(_NUM_STEPS).round().max(2)
     leaving = ranking(similarity)[:, :num_merged]
     leaves = torch.zeros_like(partner).scatter(1, leaving, 1)
     num_staying = partner.shape[1] - num_merged
