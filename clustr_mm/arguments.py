@@ -119,3 +119,27 @@ def number(kind: type, least: float = 0) -> Callable[[str], Any]:
         return value
 
     return parse
+
+
+def add_shape(
+    parser: argparse.ArgumentParser,
+    default: tuple[int, int] | None = None,
+    help: str = 'of the image; by default what the config is made for',
+) -> None:
+    """Have a command take ``--shape HEIGHT WIDTH``, or one number for both."""
+    parser.add_argument(
+        '--shape',
+        type=number(int, 1),
+        nargs='+',
+        action=_HeightAndWidth,
+        default=default,
+        metavar=('HEIGHT', 'WIDTH'),
+        help=help,
+    )
+
+
+class _HeightAndWidth(argparse.Action):
+    def __call__(self, parser, namespace, values, option_string=None):
+        if len(values) > 2:
+            raise argparse.ArgumentError(self, 'takes a height and a width')
+        setattr(namespace, self.dest, (values[0], values[-1]))

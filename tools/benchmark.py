@@ -24,7 +24,7 @@ from clustr_mm.analysis.dials import dials, read_images
 from clustr_mm.analysis.growth import growth, plot_growth
 from clustr_mm.analysis.measure import Result, Setting
 from clustr_mm.analysis.models import read_config, usual_size
-from clustr_mm.arguments import number
+from clustr_mm.arguments import add_shape, number
 from clustr_mm.errors import UserError, reported
 
 
@@ -79,13 +79,7 @@ def parse_args():
         'config', parents=[common, models], help="any config's model"
     )
     config.add_argument('config')
-    config.add_argument(
-        '--shape',
-        type=number(int, 1),
-        nargs=2,
-        metavar=('HEIGHT', 'WIDTH'),
-        help='of the image; by default what the config is made for',
-    )
+    add_shape(config)
     config_files.add_options(config)
     grow = kinds.add_parser(
         'growth',
@@ -106,14 +100,7 @@ def parse_args():
         help="what ClusTR's dials do to its time and its labels",
     )
     dial.add_argument('images', nargs='+', help='files')
-    dial.add_argument(
-        '--shape',
-        type=number(int, 1),
-        nargs=2,
-        default=(512, 512),
-        metavar=('HEIGHT', 'WIDTH'),
-        help='that they are resized to',
-    )
+    add_shape(dial, default=(512, 512), help='that they are resized to')
     return parser.parse_args()
 
 
@@ -150,7 +137,7 @@ def run(args: argparse.Namespace) -> Iterator[Result]:
             yield from benchmarks.backbones(setting, args.batch, args.size)
         elif args.kind == 'config':
             cfg = read_config(args.config, args.cfg_options)
-            size = tuple(args.shape or usual_size(cfg))
+            size = args.shape or usual_size(cfg)
             yield from benchmarks.config(cfg, setting, args.batch, size)
         elif args.kind == 'growth':
             yield from growth(setting, args.limit)

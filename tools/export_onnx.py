@@ -11,7 +11,7 @@ import _checkout  # noqa: F401
 
 from clustr_mm import config_files, outputs, safe_loading
 from clustr_mm.analysis.models import read_config, usual_size
-from clustr_mm.arguments import number
+from clustr_mm.arguments import add_shape
 from clustr_mm.errors import reported
 from clustr_mm.export import (
     check_packages,
@@ -33,13 +33,7 @@ def parse_args():
     )
     parser.add_argument('out', help='file to write')
     safe_loading.add_argument(parser)
-    parser.add_argument(
-        '--shape',
-        type=number(int, 1),
-        nargs=2,
-        metavar=('HEIGHT', 'WIDTH'),
-        help='of the images; by default what the config is made for',
-    )
+    add_shape(parser)
     parser.add_argument(
         '--dynamic-batch',
         action='store_true',
@@ -59,7 +53,7 @@ def main():
     check_packages()
     safe_loading.install(trusted=args.trust_checkpoint)
     cfg = read_config(args.config, args.cfg_options)
-    shape = tuple(args.shape or usual_size(cfg))
+    shape = args.shape or usual_size(cfg)
     checkpoint = None if args.checkpoint == 'none' else args.checkpoint
     outputs.check_file(args.out)
     model = load_model(cfg, checkpoint, args.features)

@@ -18,26 +18,17 @@ from clustr_mm.analysis.models import (
     read_config,
     usual_size,
 )
-from clustr_mm.arguments import number
+from clustr_mm.arguments import add_shape
 from clustr_mm.errors import reported
 
 
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('config', help='of any of the toolboxes')
-    parser.add_argument(
-        '--shape',
-        type=number(int, 1),
-        nargs='+',
-        metavar=('HEIGHT', 'WIDTH'),
-        help='of the image; by default what the config is made for',
-    )
+    add_shape(parser)
     parser.add_argument('--json', action='store_true', help='print JSON')
     config_files.add_options(parser)
-    args = parser.parse_args()
-    if args.shape and len(args.shape) > 2:
-        parser.error('--shape takes a height and a width')
-    return args
+    return parser.parse_args()
 
 
 def main():
@@ -46,7 +37,6 @@ def main():
     with reported(), redirect_stdout(sys.stderr):
         cfg = read_config(args.config, args.cfg_options)
         shape = args.shape or usual_size(cfg)
-        shape = (shape[0], shape[-1])
         inputs = example_inputs(cfg, 1, shape)
         cost = count_macs(build_model(cfg), **inputs, mode='tensor')
     if args.json:

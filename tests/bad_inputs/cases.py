@@ -288,9 +288,9 @@ WRONG_OPTIONS = {
         *('--device tpu0', '--device cuda', '--dtype float8'),
         *('--threads 0', '--threads x', '--rounds 0', '--rounds -1'),
         *('--budget 0', '--budget nan', '--batch 0', '--batch x'),
-        *('--shape 0 3', '--shape 5'),
+        *('--shape 0 3', '--shape 1 2 3'),
     ],
-    'export_onnx.py': ['--shape 0 5', '--shape x 5', '--shape 5'],
+    'export_onnx.py': ['--shape 0 5', '--shape x 5', '--shape 1 2 3'],
     'visualize_tokens.py': [
         *('--short-side -1', '--short-side x', '--point 2 0', '--point 1'),
         *('--side 0', '--side x', '--point nan 0'),

@@ -278,7 +278,7 @@ def test_tool(config_file, start):
 def test_interrupted_tool_keeps_what_is_done(config_file, start):
     pytest.importorskip('mmpretrain')
     process = start(
-        'config', config_file, '--shape', '64', '64', '--batch', '1', '2',
+        'config', config_file, '--shape', '64', '--batch', '1', '2',
         '--rounds', '10000000', '--budget', '10000',
     )  # fmt: skip
     began = []
