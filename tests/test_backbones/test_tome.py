@@ -112,7 +112,7 @@ def cost_by_hand(dims, merge):
     total, num_tokens = 196 * 16 * 16 * 3 * dims + dims * 1000, 197
     for _ in range(12):
         total += 4 * num_tokens * dims**2 + 2 * num_tokens**2 * dims
-        num_tokens -= merge
+        num_tokens -= min(merge, (num_tokens - 1) // 2)
         total += 8 * num_tokens * dims**2
     return total
 
