@@ -183,7 +183,17 @@ def _translations() -> dict[Callable, Callable]:
         size = op.Gather(op.Shape(x), op.Constant(value_ints=[dim]))
         return op.TopK(x, size, axis=dim, largest=int(descending))
 
-    return {torch.ops.aten.sort.stable: stable_sort}
+    def index_add(x, dim, index, source, alpha=1):
+        # Torch says ScatterND, whose summands ONNX Runtime's threads add to
+        # the same place at once, and lose (its issue 18048).
+        index = op.Unsqueeze(index, op.Constant(value_ints=[1]))
+        index = op.Expand(index, op.Shape(source))
+        return op.ScatterElements(x, index, source, axis=dim, reduction='add')
+
+    return {
+        torch.ops.aten.sort.stable: stable_sort,
+        torch.ops.aten.index_add.default: index_add,
+    }
 
 
 @contextmanager

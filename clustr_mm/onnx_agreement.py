@@ -13,6 +13,7 @@ from .errors import UserError
 # that is more than 1.
 TOLERANCE = 1e-3
 NUM_IMAGES = 16  # that the answers must agree on
+NUM_THREADS = 4  # what threads do to each other shows in several only
 # Share of an image's values, ten times what ONNX Runtime and torch differ by
 # inside a network, and how often an image is changed by it.
 NOISE = 1e-5
@@ -46,7 +47,7 @@ class OnnxModel:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
+        options.intra_op_num_threads = NUM_THREADS
         self.session = onnxruntime.InferenceSession(
             path, options, providers=['CPUExecutionProvider']
         )

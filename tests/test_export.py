@@ -18,6 +18,7 @@ from clustr_mm.export import (
     trace,
 )
 from clustr_mm.onnx_agreement import NUM_IMAGES, OnnxModel, compare
+from clustr_mm.tokens.merging import cluster_sum
 from tests.abilities import exports
 from tests.runs import ROOT, run_tool
 from tests.test_backbones import vit_cases
@@ -167,6 +168,24 @@ def test_a_wrong_file_is_not_written(tmp_path):
         export_onnx(Classifier(Counting()).eval(), out, (8, 8))
     assert out.read_text() == 'what was there'
     assert list(tmp_path.iterdir()) == [out]
+
+
+class Sums(nn.Module):
+    """Sums of thousands of tokens by cluster, in an order of their own."""
+
+    def forward(self, images, mode):
+        tokens = images.flatten(2).mT
+        labels = tokens[..., 0].argsort(stable=True) % 7
+        return cluster_sum(tokens.repeat(1, 1, 20), labels, 7).flatten(1)
+
+
+@exports
+def test_threads_lose_no_summand(tmp_path):
+    model = Classifier(Sums()).eval()
+    path = tmp_path / 'model.onnx'
+    export_onnx(model, path, (56, 56), dynamic_batch=True)
+    found = compare(model, OnnxModel(path), torch.randn(64, 3, 56, 56), 8)
+    assert found.agrees.all()
 
 
 class Step(nn.Module):
