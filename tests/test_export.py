@@ -202,7 +202,6 @@ class Step(nn.Module):
 
     @staticmethod
     def score(images):
-        # As it is of a mean, no device sums it up in another order.
         return images[:, 0, 0, 0].double()
 
     def forward(self, images, mode):
@@ -360,12 +359,13 @@ def photographs(size):
 def test_models_in_full_size(name, features, tmp_path):
     cfg = read_config(CONFIGS / f'{name}.py')
     size = (224, 224) if features else usual_size(cfg)
-    torch.manual_seed(1)
+    torch.manual_seed(2)
     model = load_model(cfg, None, features)
     path = tmp_path / 'model.onnx'
     # It is compared on 16 random images, in batches of 1 and 4.
     found = export_onnx(model, path, size, dynamic_batch=True)
-    assert found.num_images >= 16
+    assert found.num_images == 16
     assert found.difference <= 1e-3
-    # With these weights, no rounding error decides about the photographs.
+    # With these weights, no rounding error decides about any image.
+    assert found.num_undecided == 0
     assert compare(model, OnnxModel(path), photographs(size), 2).agrees.all()
