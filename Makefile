@@ -1,36 +1,33 @@
-# Everything runs in an environment that tools/setup_env.py sets up, once, in a
-# cache folder shared between checkouts. These variables change how:
-#:  CLUSTR_MM_CACHE        folder of the environments and compiled wheels
-#:                         (default: $XDG_CACHE_HOME or ~/.cache, /clustr_mm)
-#:  CLUSTR_MM_PYTHON       the Python to build with, 3.10 to 3.12
-#:                         (default: the first on the PATH)
-#:  CLUSTR_MM_REQUIREMENTS a folder of files that replace their namesakes in
-#:                         requirements/, such as requirements/upstream, which
-#:                         needs Python 3.10 or 3.11
-#:  CLUSTR_MM_TORCH        other builds, as pip is told of them, such as
-#:                         "torch==2.12.1+cpu torchvision==0.27.1+cpu"
-#:  CLUSTR_MM_TORCH_INDEX  an additional package index to find them
+# Everything runs in an environment that tools/set_up.sh has uv set up: in .venv,
+# from what requirements/current.txt lists. A second checkout gets it from uv's
+# cache, in seconds. These variables change how:
+#:  UV_PYTHON              the Python to take: a version or a path (default:
+#:                         the first on the PATH that fits, or one that uv
+#:                         fetches)
+#:  UV_CACHE_DIR           folder of uv's cache, with the compiled mmcv
+#:  UV_TORCH_BACKEND       another build of torch, such as cpu or cu126; uv's
+#:                         other variables work as well (docs.astral.sh/uv)
+#:  CLUSTR_MM_TORCH        the builds of torch by name, such as
+#:                         "torch==2.12.1+cpu torchvision==0.27.1+cpu", from
+#:                         where UV_INDEX or UV_FIND_LINKS leads
 #:  CLUSTR_MM_MMCV         path or URL of an mmcv wheel built for that torch:
 #:                         nothing of mmcv is compiled
+#:  CLUSTR_MM_STACK        `upstream` for OpenMMLab's own releases and torch
+#:                         2.1, in .venv-upstream, with Python 3.10 or 3.11
 #:  CLUSTR_MM_ENV          an interpreter whose environment is used as it is:
 #:                         nothing is installed, the other variables are moot
 #:  MAX_JOBS               files compiled at a time
 #:                         (default: one a core, if the memory is enough)
 .DEFAULT_GOAL := help
-.PHONY: help env quickstart test test-slow test-upstream fuzz lint format docs \
-  print-python clean-env
+.PHONY: help env quickstart test test-slow test-upstream fuzz mutants lint \
+  format docs study lock print-python clean-env
 MAKEFLAGS += --no-print-directory
 
 # The checkout is not installed: the environment does not belong to it.
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-# Any Python from 3.6 on can run the set-up. A pyenv shim may not run at all.
-ANY_PYTHON := $(shell for python in python3 python3.12 python3.11 python3.10; \
-  do $$python -c 'import sys; sys.exit(sys.version_info < (3, 6))' 2>/dev/null \
-  && echo $$python && break; done)
-SETUP = $(or $(ANY_PYTHON),$(error No Python was found: install Python 3.10, \
-  3.11 or 3.12)) tools/setup_env.py
-PYTHON = $(SETUP) run
+SET_UP = tools/set_up.sh
+PYTHON = $(SET_UP) run
 
 help:  ## this text
 	@echo 'make TARGET [VARIABLE=value ...]'
@@ -40,24 +37,32 @@ help:  ## this text
 	@sed -n 's/^#://p' $(MAKEFILE_LIST)
 
 env:  ## set up the environment, if it is not there
-	@$(SETUP) env
+	@$(SET_UP) env
 
 quickstart: env  ## generate data, train, evaluate and draw pictures
 	$(PYTHON) tools/quickstart.py
 
+# Several tests at a time, of one thread each, as most of what they compute is
+# small. A process needs some 2 GB. Who is done takes tests from the others.
+SUITE = OMP_NUM_THREADS=1 $(PYTHON) -m pytest -m 'not slow' \
+  -n logical --maxprocesses 8 --dist worksteal
+
 test: lint  ## lint, then the tests but those marked slow
-	$(PYTHON) -m pytest -m 'not slow'
+	$(SUITE)
 
 test-slow: env  ## the tests marked slow
 	$(PYTHON) -m pytest -m slow
 
-test-upstream: export CLUSTR_MM_REQUIREMENTS := requirements/upstream
+test-upstream: export CLUSTR_MM_STACK := upstream
 test-upstream: env  ## the tests, with OpenMMLab's own releases and torch 2.1
-	$(PYTHON) -m pytest -m 'not slow'
+	$(SUITE)
 
 FUZZ_MINUTES ?= 60
 fuzz: env  ## look for FUZZ_MINUTES (60) for what breaks a property test
 	$(PYTHON) tests/fuzz.py --minutes $(FUZZ_MINUTES)
+
+mutants: env  ## look in MODULE (tokens, ...) for changes that no test notices
+	$(PYTHON) tests/mutants.py $(MODULE) $(if $(MUTANTS),--sample $(MUTANTS))
 
 lint: env  ## check style and formatting
 	$(PYTHON) -m ruff check .
@@ -70,8 +75,19 @@ format: env  ## repair style and formatting where that can be automatic
 docs: env  ## build the pages of docs/ in build/docs; a broken link is an error
 	$(PYTHON) -m mkdocs build --strict --quiet
 
-print-python:  ## the path of the environment's interpreter, alone with -s
-	@$(SETUP) path
+study: env  ## a small look at the study's cheapest claim, from data/study
+	$(PYTHON) tools/study.py run --quick --only pooling --seeds 0
+	$(PYTHON) tools/study.py report --results work_dirs/study/results
 
-clean-env:  ## remove the environment of this checkout from the cache
-	@$(SETUP) clean
+LOCK = $(SET_UP) uv pip compile --quiet --universal --python-version 3.10 \
+  --generate-hashes --no-emit-index-url --custom-compile-command 'make lock' \
+  $(if $(UPGRADE),--upgrade-package $(UPGRADE))
+lock:  ## list in requirements/ what pyproject.toml asks for (UPGRADE=package)
+	$(LOCK) --group pyproject.toml:current -o requirements/current.txt
+	$(LOCK) --group pyproject.toml:upstream -o requirements/upstream.txt
+
+print-python:  ## the path of the environment's interpreter, alone with -s
+	@$(SET_UP) path
+
+clean-env:  ## remove the environments of this checkout
+	rm -rf .venv .venv-upstream .venv.lock .venv-upstream.lock

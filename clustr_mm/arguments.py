@@ -3,57 +3,95 @@
 import argparse
 import functools
 import inspect
+import re
+import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from numbers import Integral, Real
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+_F = TypeVar('_F', bound=Callable)
 
 
-def check_types(function: Callable) -> Callable:
-    """Have a constructor raise a `TypeError` for what its hints rule out.
+def check_types(function: _F) -> _F:
+    """Have a constructor or a function raise a `TypeError` for what its hints
+    rule out.
 
     Values come from configs and command lines, where a letter too many makes
     a string of a number. Without this, it would be found where the value is
     first used, by a message that does not name it.
     """
     parameters = inspect.signature(function).parameters
-    names = list(parameters)[1:]
+    names = list(parameters)
+    is_method = names[0] == 'self'
     is_open = any(p.kind == p.VAR_KEYWORD for p in parameters.values())
     hints = get_type_hints(function)
 
     @functools.wraps(function)
-    def checked(self, *args, **kwargs):
+    def checked(*args, **kwargs):
+        owner = type(args[0]) if is_method else function
         for name, value in {**dict(zip(names, args)), **kwargs}.items():
-            if name not in parameters and not is_open:
-                raise TypeError(_unknown(type(self), name))
-            if name in hints and not fits(value, hints[name]):
+            if is_method and name not in parameters and not is_open:
+                raise TypeError(unknown_option(owner, name))
+            if name in hints and not allows(hints[name], value):
                 raise TypeError(
-                    f'{name} of {type(self).__name__} must be '
+                    f'{name} of {owner.__name__} must be '
                     f'{_in_words(hints[name])}, not {value!r}'
                 )
-        return function(self, *args, **kwargs)
+        return function(*args, **kwargs)
 
     return checked
 
 
-def _unknown(kind: type, name: str) -> str:
+def unknown_option(kind: type, name: str) -> str:
     """What to say of an argument that no constructor of a class takes."""
     known = {
         parameter
         for base in kind.__mro__
         for parameter in inspect.signature(base.__init__).parameters
     } - {'self', 'args', 'kwargs'}
-    close = get_close_matches(name, known, 1)
-    hint = f'did you mean {close[0]}?' if close else f'it has {sorted(known)}'
-    return f'{kind.__name__} has no option {name}: {hint}'
+    return f'{kind.__name__} has no option {name}: {nearest(name, known)}'
 
 
-def fits(value: Any, hint: Any) -> bool:
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What to say of a name that is none of those known."""
+    known = {other.lower(): other for other in known}
+    close = get_close_matches(name.lower(), known, 1)
+    if close:
+        return f'did you mean {known[close[0]]}?'
+    return f'choose from {", ".join(sorted(known.values()))}'
+
+
+def refused_option(error: BaseException) -> str | None:
+    """What to say of an error of somebody else's constructor, if it was given
+    an argument that it does not take."""
+    found = re.match(
+        r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'",
+        str(error),
+    )
+    if not found:
+        return None
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    for value in (*frame.f_locals.values(), *frame.f_globals.values()):
+        kind = value if isinstance(value, type) else type(value)
+        if found[1] in [base.__name__ for base in kind.__mro__]:
+            return unknown_option(kind, found[2])
+    return None
+
+
+def allows(hint: Any, value: Any) -> bool:
     """Whether a type hint allows a value; configs write lists for tuples."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (types.UnionType, Union):
-        return any(fits(value, part) for part in parts)
+        return any(allows(part, value) for part in parts)
     if hint is Any:
         return True
     if hint is bool:
@@ -65,8 +103,8 @@ def fits(value: Any, hint: Any) -> bool:
         if not isinstance(value, Sequence) or isinstance(value, str):
             return False
         if origin is tuple and Ellipsis not in parts:
-            return len(value) == len(parts) and all(map(fits, value, parts))
-        return all(fits(v, part) for v in value for part in parts[:1])
+            return len(value) == len(parts) and all(map(allows, parts, value))
+        return all(allows(part, v) for v in value for part in parts[:1])
     return isinstance(value, origin or hint)
 
 
@@ -91,6 +129,13 @@ def check_rates(**rates: float) -> None:
                 f'{name} must be from 0 to below 1, as it is the probability '
                 f'of dropping something, not {rate}'
             )
+
+
+def check_shares(**shares: float) -> None:
+    """Raise a `ValueError` for what is no share of a whole."""
+    for name, share in shares.items():
+        if not 0 <= share <= 1:
+            raise ValueError(f'{name} is a share from 0 to 1, not {share}')
 
 
 def number(kind: type, least: float = 0) -> Callable[[str], Any]:
@@ -141,5 +186,9 @@ def add_shape(
 class _HeightAndWidth(argparse.Action):
     def __call__(self, parser, namespace, values, option_string=None):
         if len(values) > 2:
-            raise argparse.ArgumentError(self, 'takes a height and a width')
+            raise argparse.ArgumentError(
+                self,
+                'must be a height and a width, or one number for both, not '
+                + ' '.join(map(str, values)),
+            )
         setattr(namespace, self.dest, (values[0], values[-1]))

@@ -1,4 +1,7 @@
-"""The packages that clustr_mm works with, and what to do without them."""
+"""The packages that clustr_mm works with, and what to do without them.
+
+Those of the toolboxes are in `clustr_mm.toolboxes`.
+"""
 
 import re
 from importlib import import_module, metadata
@@ -20,12 +23,6 @@ PACKAGES = {
     'torch': Package('2.1.0', '3.0.0', 'torch'),
     'mmengine': Package('0.10.3', '1.0.0', 'mmengine', 'onedl-mmengine'),
     'mmcv': Package('2.1.0', '3.0.0', 'mmcv', 'onedl-mmcv'),
-    'mmpretrain': Package('1.2.0', '2.0.0', 'mmpretrain', 'onedl-mmpretrain'),
-    'mmseg': Package(
-        '1.2.2', '2.0.0', 'mmsegmentation', 'onedl-mmsegmentation'
-    ),
-    'mmdet': Package('3.3.0', '4.0.0', 'mmdet', 'onedl-mmdetection'),
-    'mmpose': Package('1.3.1', '2.0.0', 'mmpose'),
 }
 
 
@@ -33,9 +30,15 @@ class DependencyError(UserError, ImportError):
     """A package is missing, broken, too old or too new."""
 
 
-def require(name: str):
-    """Raise an error that says what to install unless the package fits."""
-    package = PACKAGES[name]
+def require(name: str, package: Package | None = None):
+    """Raise an error that says what to install unless the package fits.
+
+    Args:
+        name (str): What it is imported by.
+        package (Package, optional): Its versions that do, unless they are
+            among `PACKAGES`.
+    """
+    package = package or PACKAGES[name]
     try:
         version = import_module(name).__version__
     except ModuleNotFoundError as error:

@@ -1,6 +1,11 @@
-"""Places for results, tried before the work rather than after it."""
+"""Places for results, tried before the work rather than after it, and files
+that are whole or not there.
+"""
 
+import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .errors import UserError
@@ -36,3 +41,46 @@ def check_file(path: str | Path) -> Path:
             'folder'
         ) from error
     return path
+
+
+@contextmanager
+def complete_file(
+    path: str | Path, part: Path | None = None
+) -> Iterator[Path]:
+    """A file to write, which takes the place of ``path`` when it is complete.
+
+    Whenever the program is interrupted, ``path`` is what it was or what it
+    shall be.
+
+    Args:
+        path (str | Path): The file.
+        part (Path, optional): What is written, in the same folder; by
+            default a hidden file.
+    """
+    path = Path(path)
+    # The same name each time, so that what a killed run has left behind is
+    # written over by the next.
+    part = part or path.with_name(f'.{path.name}.part')
+    try:
+        yield part
+        _to_disk(part)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    if os.name == 'posix':  # the name outlives a power cut, too
+        _to_disk(path.parent)
+
+
+def write_atomically(path: str | Path, data: bytes) -> None:
+    """Write a file that appears under its name when it is complete."""
+    with complete_file(path) as part:
+        part.write_bytes(data)
+
+
+def _to_disk(path: Path) -> None:
+    """Wait until a file's contents, or a folder's names, are on the disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

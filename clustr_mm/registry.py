@@ -13,6 +13,7 @@ from mmengine.registry import (
     MODELS,
     OPTIM_WRAPPER_CONSTRUCTORS,
     OPTIM_WRAPPERS,
+    RUNNERS,
     TRANSFORMS,
     VISUALIZERS,
 )
@@ -26,6 +27,7 @@ __all__ = [
     'MODEL_WRAPPERS',
     'OPTIM_WRAPPERS',
     'OPTIM_WRAPPER_CONSTRUCTORS',
+    'RUNNERS',
     'TRANSFORMS',
     'VISUALIZERS',
 ]

@@ -1,9 +1,10 @@
 import gc
+import os
 import signal
 
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from mmengine.registry import DefaultScope, init_default_scope
 
 # The same few examples in each run of the suite; `make fuzz` looks for others.
@@ -12,8 +13,20 @@ PATIENT = dict(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile(
     'suite', derandomize=True, max_examples=20, **PATIENT
 )
+# What is to fail anyway shall do so quickly.
+settings.register_profile(
+    'mutants',
+    parent=settings.get_profile('suite'),
+    phases=[Phase.explicit, Phase.generate],
+    report_multiple_bugs=False,
+)
 settings.register_profile('fuzz', print_blob=True, max_examples=80, **PATIENT)
 settings.load_profile('suite')
+
+
+# Nothing is downloaded: what configs start from is made up, here and in all
+# that the tests start.
+os.environ['CLUSTR_MM_WEIGHTS'] = 'random'
 
 
 def pytest_configure():
@@ -23,6 +36,14 @@ def pytest_configure():
     starts does so, too.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items):
+    """Skip what only a GPU can tell where there is none, and say so."""
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker('gpu'):
+                item.add_marker(pytest.mark.skip(reason='needs a GPU'))
 
 
 def pytest_collection_finish():

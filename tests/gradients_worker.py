@@ -16,25 +16,22 @@ from mmengine.registry import MODELS, DefaultScope
 from clustr_mm.training.distillation import TokenDistiller
 from clustr_mm.training.soft_extract import KeepSearch
 from clustr_mm.training.sparsification import SparseClassifier
-from tests.test_training.small import ARCH, SIZE, classifier, images, samples
+from tests.test_training.small import classifier, images, samples
+from tests.tiny_models import TRAINED, clustr_arch
 
 GLOBAL_BATCH = 4
-BACKBONE = dict(arch=ARCH, img_size=SIZE, patch_size=8)
 HEAD = dict(type='LinearClsHead', num_classes=3, in_channels=32)
 
 
 def clustr():
-    arch = dict(
-        dims=(8, 16, 24, 32),
-        depths=(1, 1, 1, 1),
-        num_heads=(1, 1, 1, 1),
-        ffn_ratios=(2, 2, 2, 2),
-    )
     model = MODELS.build(
         dict(
             type='ImageClassifier',
             backbone=dict(
-                type='ClusTR', arch=arch, out_indices=(3,), drop_path_rate=0.0
+                type='ClusTR',
+                arch=clustr_arch(),
+                out_indices=(3,),
+                drop_path_rate=0.0,
             ),
             neck=dict(type='GlobalAveragePooling'),
             head=HEAD,
@@ -60,7 +57,7 @@ def sparse(**kwargs):
         torch.save(dense.state_dict(), file.name)
         model = SparseClassifier(
             dict(
-                BACKBONE, type='DynamicViT', keep=(0.7, 0.5), reduce_at=(1, 2)
+                TRAINED, type='DynamicViT', keep=(0.7, 0.5), reduce_at=(1, 2)
             ),
             HEAD,
             pretrained=file.name,
@@ -72,15 +69,15 @@ def sparse(**kwargs):
 
 def distiller():
     return TokenDistiller(
-        backbone=dict(BACKBONE, type='EViT', keep=(1, 0.5, 0.5, 1)),
-        teacher=dict(BACKBONE, type='ThinViT', out_type='raw'),
+        backbone=dict(TRAINED, type='EViT', keep=(1, 0.5, 0.5, 1)),
+        teacher=dict(TRAINED, type='ThinViT', out_type='raw'),
         teacher_dims=32,
     )
 
 
 def search():
     return KeepSearch(
-        backbone=dict(BACKBONE, type='SoftExtractDeiT'), head=HEAD
+        backbone=dict(TRAINED, type='SoftExtractDeiT'), head=HEAD
     )
 
 

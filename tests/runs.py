@@ -1,16 +1,22 @@
-"""Run the tools as a user does: in processes of their own."""
+"""Run commands as a user does, and tools in processes of their own."""
 
+import atexit
+import json
 import os
+import socket
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
+
+import torch
 
 ROOT = Path(__file__).parents[1]
 TOOLS = ROOT / 'tools'
 
 
-def run(*command, cwd, ok=True, **environment):
+def run(*command, cwd, ok=True, timeout=600, **environment):
     """Run a command; return what it printed, errors included."""
     result = subprocess.run(
         [str(c) for c in command],
@@ -19,15 +25,66 @@ def run(*command, cwd, ok=True, **environment):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=600,
+        timeout=timeout,
         check=False,
     )
     assert (result.returncode == 0) == ok, result.stdout[-5000:]
     return result.stdout
 
 
-def run_tool(name, *args, **options):
-    return run(sys.executable, TOOLS / name, *args, **options)
+class ForkServer:
+    """Runs tools quickly; see fork_server.py."""
+
+    def __init__(self):
+        self._process = subprocess.Popen(
+            [sys.executable, '-m', 'tests.fork_server'],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        atexit.register(self._close)
+        assert json.loads(self._process.stdout.readline()) == 'ready'
+
+    def run(
+        self, tool: str, args, cwd, seconds: int = 60, **environment
+    ) -> tuple[int, str]:
+        """Returns: The exit status, and what was printed."""
+        request = dict(
+            tool=str(TOOLS / tool),
+            args=[str(a) for a in args],
+            cwd=str(cwd),
+            environment={**os.environ, **environment},
+            seconds=seconds,
+        )
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        return tuple(json.loads(self._process.stdout.readline()))
+
+    def _close(self):
+        self._process.stdin.close()
+        self._process.wait()
+
+
+@cache
+def fork_server() -> ForkServer:
+    return ForkServer()
+
+
+def run_tool(name, *args, cwd, ok=True, **environment):
+    """Run a tool in a fork; return what it printed, errors included."""
+    if torch.cuda.is_available():  # which no fork can use
+        command = (sys.executable, TOOLS / name, *args)
+        return run(*command, cwd=cwd, ok=ok, **environment)
+    status, text = fork_server().run(name, args, cwd, 600, **environment)
+    assert (status == 0) == ok, text[-5000:]
+    return text
+
+
+def free_port() -> str:
+    """One that no test in another process has, either."""
+    with socket.create_server(('127.0.0.1', 0)) as server:
+        return str(server.getsockname()[1])
 
 
 def wait_for(happened, process, log):

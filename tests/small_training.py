@@ -6,20 +6,16 @@ import json
 
 from mmengine.config import Config
 
-from clustr_mm import data_location
-from clustr_mm.datasets import make_shapes
+from clustr_mm.runs import data_paths
+from clustr_mm.shapes import make_shapes
 from tests.runs import ROOT
+from tests.tiny_models import clustr_arch, vit_arch
 
 CONFIG = f"""
 _base_ = '{ROOT}/configs/quickstart/deit_shapes.py'
 model = dict(
     backbone=dict(
-        arch=dict(
-            embed_dims=24,
-            num_layers=2,
-            num_heads=2,
-            feedforward_channels=32,
-        )
+        arch={vit_arch(24, 2, 2)}
     ),
     head=dict(in_channels=24),
 )
@@ -79,16 +75,12 @@ BACKBONES = {
         backbone=dict(
             _delete_=True,
             type='ClusTR',
-            arch=dict(
-                dims=(16, 24, 32, 48),
-                depths=(1, 1, 1, 1),
-                num_heads=(1, 1, 2, 2),
-                ffn_ratios=(2, 2, 2, 2),
-            ),
+            arch=clustr_arch((2, 1, 1, 1)),
+            reuse=True,
             out_indices=(3,),
         ),
         neck=dict(type='GlobalAveragePooling'),
-        head=dict(in_channels=48),
+        head=dict(in_channels=32),
     ),
     'HVT': dict(backbone=dict(type='HVT', num_stages=2)),
     'TokenPoolingDeiT': dict(
@@ -133,7 +125,7 @@ def config(folder, backbone=None, random=False, **options):
     """The same as a config, for a run in this process."""
     path, _, data, _, work = write(folder, backbone, random)
     cfg = Config.fromfile(path)
-    data_location.move_root(cfg, data)
+    data_paths.move_root(cfg, data)
     # No two runners may have the same name.
     name = f'small_training_{next(_COUNT)}'
     cfg.merge_from_dict(

@@ -6,13 +6,9 @@ from statistics import mean
 import pytest
 import torch
 
-from clustr_mm import launch
+from clustr_mm.runs import launch
 from tests import small_training
 from tests.runs import run_tool
-
-needs_cuda = pytest.mark.skipif(
-    not torch.cuda.is_available(), reason='a CPU has no training in float16'
-)
 
 
 def train(folder, backbone, iters, dtype):
@@ -35,7 +31,7 @@ def train(folder, backbone, iters, dtype):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    'dtype', ['bfloat16', pytest.param('float16', marks=needs_cuda)]
+    'dtype', ['bfloat16', pytest.param('float16', marks=pytest.mark.gpu)]
 )
 @pytest.mark.parametrize('backbone', small_training.BACKBONES)
 def test_200_iterations(backbone, dtype, tmp_path):

@@ -2,8 +2,10 @@
 
 import os
 
+import numpy as np
 import pytest
 import torch
+from mmengine.logging import MessageHub
 from torch import nn
 
 from clustr_mm.backbones.dynamic_vit import DynamicViT
@@ -11,7 +13,8 @@ from clustr_mm.backbones.evit import EViT
 from clustr_mm.backbones.hvt import HVT
 from clustr_mm.backbones.lvvit import DynamicLVViT, LVViT
 from clustr_mm.backbones.vit import ThinViT
-from clustr_mm.checkpoints import (
+from clustr_mm.checkpoints import patches
+from clustr_mm.checkpoints.layouts import (
     LAYOUTS,
     CheckpointError,
     convert,
@@ -19,8 +22,10 @@ from clustr_mm.checkpoints import (
     read,
     revert,
 )
+from clustr_mm.errors import UserError
+from tests.recorded import GOLDEN
 from tests.runs import run_tool
-from tests.test_backbones.vit_cases import GOLDEN, SMALL
+from tests.tiny_models import SMALL
 
 RECORDED = sorted(
     path.stem for path in GOLDEN.glob('*.pt') if 'losses' not in path.stem
@@ -92,6 +97,42 @@ def test_names_of_mmpretrain():
     converted = convert(theirs, 'mmpretrain-vit')
     assert {f'backbone.{key}' for key in ours.state_dict()} == set(converted)
     assert same(revert(converted, 'mmpretrain-vit'), theirs)
+
+
+AVERAGED = dict(out_type='avg_featmap', final_norm=False)
+BOTH = ('weight', 'bias')
+
+
+@pytest.mark.parametrize('with_cls_token', [True, False])
+def test_timm_with_average_pooling(with_cls_token):
+    """Its only norm is that of the mean."""
+    model = ThinViT(**SMALL, **AVERAGED, with_cls_token=with_cls_token)
+    ours = {f'backbone.{k}': v for k, v in model.state_dict().items()}
+    theirs = revert(ours, 'timm-vit')
+    assert {'fc_norm.weight', 'fc_norm.bias'} <= theirs.keys()
+    assert not {'norm.weight', 'norm.bias'} & theirs.keys()
+    assert same(convert(theirs, 'timm-vit'), ours)
+    with pytest.raises(CheckpointError, match='looks like timm-vit'):
+        convert(theirs, 'deit')
+
+
+@pytest.mark.parametrize('norm', ['norm', 'fc_norm'])
+def test_timm_has_one_norm_at_most(norm):
+    model = ThinViT(**SMALL, **AVERAGED if norm == 'fc_norm' else {})
+    ours = {f'backbone.{k}': v for k, v in model.state_dict().items()}
+    theirs = revert(ours, 'timm-vit')
+    half = theirs.pop(f'{norm}.bias')
+    with pytest.raises(CheckpointError, match=rf'Missing: {norm}\.bias\.'):
+        convert(theirs, 'timm-vit')
+    # Neither, as timm's ViTs with final_norm=False have it.
+    del theirs[f'{norm}.weight']
+    without = ours.keys() - {f'backbone.{norm}.{k}' for k in BOTH}
+    assert convert(theirs, 'timm-vit').keys() == without
+    both = {
+        f'{name}.{leaf}': half for name in ('norm', 'fc_norm') for leaf in BOTH
+    }
+    with pytest.raises(CheckpointError, match=r'Unexpected: norm\.bias, norm'):
+        convert({**theirs, **both}, 'timm-vit')
 
 
 def test_dense_lvvit():
@@ -198,6 +239,24 @@ def test_foreign_code_does_not_run(tmp_path):
     torch.save(file, tmp_path / 'deit.pth')
     with pytest.raises(CheckpointError, match='could run foreign code'):
         read(tmp_path / 'deit.pth')
+    assert not (tmp_path / 'boom').exists()
+
+
+@pytest.mark.parametrize('is_tool', [False, True])
+def test_programs_read_what_tools_do(is_tool, tmp_path, monkeypatch):
+    """What a run has written, and nothing that runs anything."""
+    if is_tool:
+        monkeypatch.setattr(torch, 'load', torch.load)
+        patches.install()
+    hub = MessageHub.get_instance('test_programs_read_what_tools_do')
+    hub.update_scalar('train/loss', np.float32(2.0))
+    weights = {'a': torch.ones(2)}
+    file = dict(state_dict=weights, message_hub=hub.state_dict(), meta={})
+    torch.save(file, tmp_path / 'run.pth')
+    assert same(read(tmp_path / 'run.pth'), weights)
+    torch.save(dict(file, meta=Bomb(tmp_path / 'boom')), tmp_path / 'evil.pth')
+    with pytest.raises(UserError, match='evil.pth'):
+        read(tmp_path / 'evil.pth')
     assert not (tmp_path / 'boom').exists()
 
 

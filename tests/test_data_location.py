@@ -1,8 +1,8 @@
 import pytest
 from mmengine.config import Config
 
-from clustr_mm import data_location
 from clustr_mm.errors import UserError
+from clustr_mm.runs import data_paths
 
 
 def coco(split, **kwargs):
@@ -32,7 +32,7 @@ def cfg():
 
 
 def test_moves_the_evaluator_with_the_data(cfg):
-    data_location.move_root(cfg, '/big/coco')
+    data_paths.move_root(cfg, '/big/coco')
     assert cfg.train_dataloader.dataset.data_root == '/big/coco'
     assert cfg.val_evaluator.ann_file == (
         '/big/coco/annotations/instances_val2017.json'
@@ -45,19 +45,19 @@ def test_moves_the_evaluator_with_the_data(cfg):
 def test_several_roots_cannot_be_moved(cfg):
     cfg.val_dataloader.dataset.data_root = 'elsewhere'
     with pytest.raises(UserError, match='elsewhere'):
-        data_location.move_root(cfg, 'new')
+        data_paths.move_root(cfg, 'new')
 
 
 def test_names_the_first_path_that_is_missing(cfg, tmp_path):
-    data_location.move_root(cfg, str(tmp_path))
+    data_paths.move_root(cfg, str(tmp_path))
     (tmp_path / 'annotations').mkdir()
     (tmp_path / 'annotations/instances_train2017.json').touch()
     with pytest.raises(UserError) as error:
-        data_location.check(cfg, 'train_dataloader')
+        data_paths.check(cfg, 'train_dataloader')
     assert f'{tmp_path}/train2017' in str(error.value)
     assert 'cocodataset.org' in str(error.value)
     (tmp_path / 'train2017').mkdir()
-    data_location.check(cfg, 'train_dataloader')
+    data_paths.check(cfg, 'train_dataloader')
 
 
 def test_looks_inside_wrappers():
@@ -71,7 +71,7 @@ def test_looks_inside_wrappers():
         )
     )  # fmt: skip
     with pytest.raises(UserError, match='data/coco'):
-        data_location.check(Config(wrapped), 'train_dataloader')
+        data_paths.check(Config(wrapped), 'train_dataloader')
 
 
 def test_a_folder_of_pictures(tmp_path):
@@ -88,6 +88,6 @@ def test_a_folder_of_pictures(tmp_path):
         )
     )
     with pytest.raises(UserError, match=f'{tmp_path}/train'):
-        data_location.check(cfg, 'train_dataloader')
+        data_paths.check(cfg, 'train_dataloader')
     (tmp_path / 'train').mkdir()
-    data_location.check(cfg, 'train_dataloader')
+    data_paths.check(cfg, 'train_dataloader')

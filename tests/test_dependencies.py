@@ -5,7 +5,8 @@ from types import ModuleType
 
 import pytest
 
-from clustr_mm.dependencies import DependencyError, require
+from clustr_mm.dependencies import DependencyError
+from clustr_mm.toolboxes import TOOLBOXES
 from tests.runs import ROOT, run
 
 
@@ -28,7 +29,7 @@ def installed(monkeypatch, package):
 @pytest.mark.parametrize('version', ['1.2.2', '1.4.2', '1.9.0rc1'])
 def test_fitting_version(monkeypatch, version):
     pretend(monkeypatch, 'mmseg', version)
-    require('mmseg')
+    TOOLBOXES['mmseg'].require()
 
 
 @pytest.mark.parametrize('version', ['1.2.1', '0.30.0', '2.0.0', '1.2'])
@@ -36,7 +37,7 @@ def test_version_that_does_not_fit(monkeypatch, version):
     installed(monkeypatch, 'onedl-mmengine')
     pretend(monkeypatch, 'mmseg', version)
     with pytest.raises(DependencyError) as error:
-        require('mmseg')
+        TOOLBOXES['mmseg'].require()
     assert f'mmseg is installed in version {version}' in str(error.value)
     assert "pip install 'onedl-mmsegmentation>=1.2.2,<2.0.0'" in str(
         error.value
@@ -51,13 +52,13 @@ def test_installs_what_goes_with_the_rest(monkeypatch, present, wanted):
     installed(monkeypatch, present)
     pretend(monkeypatch, 'mmdet', '2.0')
     with pytest.raises(DependencyError, match=f"pip install '{wanted}>="):
-        require('mmdet')
+        TOOLBOXES['mmdet'].require()
 
 
 def test_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, 'mmdet', None)
     with pytest.raises(DependencyError, match='mmdet is not installed'):
-        require('mmdet')
+        TOOLBOXES['mmdet'].require()
 
 
 def hide(tmp_path, name, text):

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from clustr_mm.datasets import make_shapes
-from tests.held import children, is_running
-from tests.runs import ROOT, TOOLS, run
+from clustr_mm.shapes import make_shapes
+from tests.resource_usage import children, is_running
+from tests.runs import ROOT, TOOLS, free_port, run
 
 LAUNCH = (sys.executable, '-m', 'torch.distributed.run')
 CONFIG = ROOT / 'configs/quickstart/hvt_shapes.py'
@@ -22,7 +22,7 @@ CONFIG = ROOT / 'configs/quickstart/hvt_shapes.py'
 def test_gradients_are_those_of_one_process(processes):
     text = run(
         *LAUNCH,
-        f'--master_port={29540 + processes}',
+        f'--master_port={free_port()}',
         f'--nproc_per_node={processes}',
         *('-m', 'tests.gradients_worker'),
         cwd=ROOT,
@@ -71,7 +71,7 @@ def test_run_ends_when_a_process_dies(options, tmp_path):
     launcher, log = start(
         [TOOLS / 'dist_train.sh', CONFIG, 2, *options],
         tmp_path,
-        PORT='29551',
+        PORT=free_port(),
     )
     try:
         deadline = time.monotonic() + 120
@@ -88,6 +88,106 @@ def test_run_ends_when_a_process_dies(options, tmp_path):
     text = log.read_text()
     assert f'Signal 9 (SIGKILL) received by PID {workers[1]}' in text
     assert not any(map(is_running, workers))
+
+
+@pytest.mark.parametrize(
+    ('args', 'status', 'message'),
+    [
+        (
+            ['no.py', 2],
+            1,
+            'error: there is no config file no.py: give the path of one\n',
+        ),
+        (
+            [CONFIG, 2, '--resumee'],
+            2,
+            'error: unrecognized arguments: --resumee\n',
+        ),
+    ],
+)
+def test_an_error_is_one_paragraph(args, status, message, tmp_path):
+    launcher, log = start(
+        [TOOLS / 'dist_train.sh', *args], tmp_path, PORT=free_port()
+    )
+    assert launcher.wait(120) == status
+    text = log.read_text()
+    assert text.endswith(message)
+    assert text.count('error: ') == 1
+    assert 'Traceback' not in text
+
+
+class TestProcesses:
+    """The launcher by itself, of programs that need no import."""
+
+    @pytest.fixture
+    def launch(self, tmp_path):
+        copy = shutil.copy(TOOLS / '_processes.py', tmp_path)
+        started = []
+
+        def launch(program, processes=2, **environment):
+            (tmp_path / 'program.py').write_text(
+                f'import os, signal, sys, time\n{program}\n'
+            )
+            process, log = start(
+                [sys.executable, copy, processes, 'program.py', 'arg'],
+                tmp_path,
+                **environment,
+            )
+            started.append(process)
+            return process, log
+
+        yield launch
+        for process in started:
+            process.kill()
+
+    def test_variables_of_torchrun(self, launch):
+        names = [
+            *('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'LOCAL_WORLD_SIZE'),
+            *('MASTER_ADDR', 'MASTER_PORT'),
+        ]
+        # In one piece, or the lines of the two processes may mix.
+        program = (
+            f'values = [os.environ[name] for name in {names}]\n'
+            "sys.stdout.write(f'{values} {sys.argv}\\n')"
+        )
+        process, log = launch(
+            program, NNODES='2', NODE_RANK='1', MASTER_ADDR='a', PORT='5'
+        )
+        assert process.wait(20) == 0
+        lines = sorted(log.read_text().splitlines())
+        for i, line in enumerate(lines):
+            values = [str(2 + i), str(i), '4', '2', 'a', '5']
+            assert line.startswith(str(values))
+            assert line.endswith(
+                "program.py', 'arg', '--launcher', 'pytorch']"
+            )
+        assert len(lines) == 2
+
+    def test_status_of_the_first_that_fails(self, launch):
+        wait = "if os.environ['RANK'] == '0': time.sleep(600)\nsys.exit(7)"
+        process, _ = launch(wait)
+        assert process.wait(20) == 7
+
+    def test_one_that_is_done_does_not_end_the_others(self, launch):
+        process, log = launch(
+            "time.sleep(int(os.environ['RANK']))\nprint('done')"
+        )
+        assert process.wait(20) == 0
+        assert log.read_text() == 'done\ndone\n'
+
+    @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+    def test_signals_are_handed_on_once(self, launch, number):
+        process, log = launch(
+            f'signal.signal({number:d}, lambda *_: print("got", flush=True))\n'
+            'print("ready", flush=True)\nsignal.pause()\nsys.exit(130)'
+        )
+        end = time.monotonic() + 20
+        while log.read_text().count('ready') < 2:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        process.send_signal(number)
+        assert process.wait(20) == 130
+        assert log.read_text().count('got') == 2
 
 
 @pytest.fixture
@@ -149,9 +249,7 @@ def test_two_hosts(hosts, options, tmp_path):
             )
         )
     try:
-        # When all is done, torch's launcher on the first host now and then
-        # waits in vain for the other's farewell: for 300 seconds.
-        codes = [process.wait(400) for process, _ in started]
+        codes = [process.wait(120) for process, _ in started]
     finally:
         for process, _ in started:
             process.kill()

@@ -5,23 +5,22 @@ import pytest
 import torch
 from torch import nn
 
-from clustr_mm import export
 from clustr_mm.analysis.models import read_config, usual_size
-from clustr_mm.backbones import ClusTR
 from clustr_mm.backbones.vit import vit_arch
 from clustr_mm.errors import UserError
-from clustr_mm.export import (
+from clustr_mm.export import onnx
+from clustr_mm.export.agreement import NUM_IMAGES, OnnxModel, compare
+from clustr_mm.export.onnx import (
     Classifier,
     Features,
     export_onnx,
     load_model,
     trace,
 )
-from clustr_mm.onnx_agreement import NUM_IMAGES, OnnxModel, compare
 from clustr_mm.tokens.merging import cluster_sum
-from tests.abilities import exports
+from tests import tiny_models
 from tests.runs import ROOT, run_tool
-from tests.test_backbones import vit_cases
+from tests.torch_features import exports
 
 CONFIGS = ROOT / 'configs'
 EVIT = CONFIGS / 'evit/evit_s_k07_imagenet.py'
@@ -29,12 +28,8 @@ SIZE = (32, 32)
 
 
 def clustr(**options):
-    torch.manual_seed(0)
-    arch = dict(
-        depths=(1, 1), dims=(16, 32), num_heads=(1, 2), ffn_ratios=(2, 2)
-    )
     options = dict(reduction=((16, 4), 1), out_indices=(0, 1)) | options
-    model = ClusTR(arch, **options)
+    model = tiny_models.clustr((1, 1), 16, **options)
     for parameter in model.parameters():
         if parameter.ndim > 1:
             nn.init.xavier_normal_(parameter)
@@ -45,9 +40,14 @@ def vit(name, **options):
     if 'pooling' in name:
         name = name.removesuffix('-pooling')
         options.update(keep=[64, 20, 9], iters=2)
-    return vit_cases.build(name, arch=vit_arch(48, 3, 3), **options)
+    return tiny_models.build(name, arch=vit_arch(48, 3, 3), **options)
 
 
+EARLY_AND_LATE = [
+    dict(type='AttentiveTokens', block=0, keep=0.6),
+    dict(type='MergedTokens', block=1, merge=0.1),
+    dict(type='MergedTokens', block=2, merge=0.1),
+]
 # Every kind of thinning; those with a map take its way back as well.
 MODELS = {
     'clustr': clustr,
@@ -65,6 +65,9 @@ MODELS = {
     'evit-drop': lambda: vit('evit-drop', out_type='featmap'),
     'dynamicvit': lambda: vit('dynamicvit', out_type='avg_featmap'),
     'tome': lambda: vit('tome', out_type='featmap'),
+    # No map: which of several identical tokens EViT fuses is for the last bit
+    # of their attention to say, and shows in a map alone.
+    'evit-tome': lambda: vit('evit-tome', reducers=EARLY_AND_LATE),
     'dynamic-lvvit': lambda: vit('dynamic-lvvit', out_type='raw'),
 }
 
@@ -101,7 +104,9 @@ def test_clustering_of_an_exported_graph_in_tiles(monkeypatch):
         torch.testing.assert_close(found, model(images))
 
 
-@pytest.fixture(scope='module', params=['clustr', 'kmedoids', 'evit', 'tome'])
+@pytest.fixture(
+    scope='module', params=['clustr', 'kmedoids', 'evit', 'tome', 'evit-tome']
+)
 def exported(request, tmp_path_factory):
     """A model that knows tokens by content alone, and its ONNX file."""
     model = MODELS[request.param]()
@@ -141,7 +146,7 @@ def test_onnx_breaks_ties_alike(exported):
 
 
 def test_ranking_takes_the_first_of_equals_first():
-    from clustr_mm.tokens.exporting import ranking
+    from clustr_mm.tokens.compiling import ranking
 
     score = torch.tensor([[1.0, 2.0, 1.0, 2.0] * 20])
     expected = sorted(range(80), key=lambda i: (-score[0, i], i))
@@ -240,14 +245,14 @@ def test_a_model_of_nothing_but_noise(tmp_path):
 
 
 def test_missing_packages(monkeypatch):
-    monkeypatch.setattr(export, 'find_spec', {'onnx': 'found'}.get)
+    monkeypatch.setattr(onnx, 'find_spec', {'onnx': 'found'}.get)
     with pytest.raises(UserError, match='pip install onnxscript onnxruntime'):
-        export.check_packages()
+        onnx.check_packages()
 
 
 def test_a_torch_that_is_too_old(monkeypatch):
     monkeypatch.delattr(torch.compiler, 'is_exporting', raising=False)
-    for tried in (export.check_packages, lambda: trace(nn.Identity(), SIZE)):
+    for tried in (onnx.check_packages, lambda: trace(nn.Identity(), SIZE)):
         with pytest.raises(UserError, match='torch 2.7 or newer is needed'):
             tried()
 
@@ -267,7 +272,7 @@ def tiny():
 
 
 def test_checkpoints_that_do_not_fit(tiny, tmp_path):
-    with pytest.raises(UserError, match='there is no file'):
+    with pytest.raises(UserError, match='there is no checkpoint'):
         load_model(tiny, str(tmp_path / 'missing.pth'))
     path = str(tmp_path / 'some.pth')
     model = load_model(tiny, None).model

@@ -1,12 +1,17 @@
 """What is rewritten for a CPU, and that nothing is for a GPU."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from mmengine.config import Config
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import MODELS, DefaultScope
+from mmengine.runner import Runner
+from mmengine.runner import runner as mmengine_runner
 
-from clustr_mm import host
+from clustr_mm.runs import cpu
+from clustr_mm.runs.runner import CheckedRunner
 from tests.runs import ROOT
 from tests.samples import batch
 
@@ -26,19 +31,20 @@ def cfg():
     )
 
 
+def adapted(cfg):
+    return cpu.cpu_distribution(cpu.cpu_mixed_precision(cfg))
+
+
 def test_gpu_host_changes_nothing(cfg, monkeypatch):
-    monkeypatch.setattr(host, 'get_device', lambda: 'cuda')
+    monkeypatch.setattr(cpu, 'get_device', lambda: 'cuda')
     before = cfg.to_dict()
-    host.adapt(cfg)
-    assert cfg.to_dict() == before
+    assert adapted(cfg).to_dict() == before
 
 
 def test_cpu_host(cfg, monkeypatch):
-    opened = []
-    monkeypatch.setattr(host, 'get_device', lambda: 'cpu')
-    monkeypatch.setattr(torch.distributed, 'init_process_group', opened.append)
-    host.adapt(cfg)
-    assert opened == ['gloo']
+    monkeypatch.setattr(cpu, 'get_device', lambda: 'cpu')
+    cfg = adapted(cfg)
+    assert cfg.env_cfg.dist_cfg.backend == 'gloo'
     assert cfg.model.heads[0].norm_cfg == dict(type='BN', eps=1)
     assert cfg.optim_wrapper == dict(type='CPUAmpOptimWrapper')
     assert [h.type for h in cfg.custom_hooks] == [
@@ -51,18 +57,46 @@ def test_cpu_host(cfg, monkeypatch):
     assert cfg.model_wrapper_cfg.find_unused_parameters
 
 
+@pytest.mark.parametrize('device', ['cpu', 'cuda'])
+def test_runner_opens_the_process_group(device, cfg, monkeypatch):
+    """Before MMEngine does, which would set a CUDA device for that."""
+    opened = []
+    monkeypatch.setattr(cpu, 'get_device', lambda: device)
+    monkeypatch.setattr(torch.distributed, 'init_process_group', opened.append)
+    monkeypatch.setattr(Runner, 'setup_env', lambda self, env_cfg: None)
+    runner = object.__new__(CheckedRunner)
+    runner.cfg = cfg
+    for runner._distributed in (False, True):
+        runner.setup_env(dict(dist_cfg=dict(backend='gloo')))
+    assert opened == (['gloo'] if device == 'cpu' else [])
+
+
+def test_wrapped_as_on_a_gpu(cfg, monkeypatch):
+    """By the arguments that MMEngine gives where no wrapper is configured."""
+    monkeypatch.setattr(mmengine_runner, 'MMDistributedDataParallel', dict)
+    monkeypatch.setenv('LOCAL_RANK', '3')
+    host = SimpleNamespace(distributed=True, cfg=cfg)
+    expected = Runner.wrap_model(host, None, torch.nn.Linear(2, 2))
+    assert expected.pop('device_ids') == [3]
+    expected.pop('module')
+    monkeypatch.setattr(cpu, 'get_device', lambda: 'cpu')
+    cpu.cpu_distribution(cfg)
+    assert cfg.model_wrapper_cfg == dict(
+        expected, type='MMDistributedDataParallel', device_ids=None
+    )
+
+
 def test_buffers_are_averaged_where_no_hook_was(cfg, monkeypatch):
-    monkeypatch.setattr(host, 'get_device', lambda: 'cpu')
-    monkeypatch.setattr(torch.distributed, 'is_initialized', lambda: True)
+    monkeypatch.setattr(cpu, 'get_device', lambda: 'cpu')
     cfg.pop('custom_hooks')
-    host.adapt(cfg)
+    cfg = adapted(cfg)
     assert [h.type for h in cfg.custom_hooks] == ['AverageBuffersHook']
 
 
 def test_mixed_precision_on_a_cpu():
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    wrapper = host.CPUAmpOptimWrapper(optimizer=optimizer)
+    wrapper = cpu.CPUAmpOptimWrapper(optimizer=optimizer)
     before = model.weight.clone()
     with wrapper.optim_context(model):
         out = model(torch.randn(2, 4))
@@ -86,7 +120,7 @@ class Model(torch.nn.Module):
 
 def test_mixed_precision_of_parts():
     model = Model()
-    wrapper = host.CPUAmpOptimWrapper(
+    wrapper = cpu.CPUAmpOptimWrapper(
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         parts=('backbone',),
     )
@@ -115,9 +149,9 @@ def test_mixed_precision_of_parts():
     ],
 )
 def test_parts_by_toolbox(scope, parts, cfg, monkeypatch):
-    monkeypatch.setattr(host, 'get_device', lambda: 'cpu')
+    monkeypatch.setattr(cpu, 'get_device', lambda: 'cpu')
     cfg.launcher, cfg.default_scope = 'none', scope
-    host.adapt(cfg)
+    cfg = adapted(cfg)
     assert cfg.optim_wrapper.get('parts') == parts
 
 
@@ -132,9 +166,9 @@ def test_parts_by_toolbox(scope, parts, cfg, monkeypatch):
 def test_heads_without_bfloat16_train(name, monkeypatch):
     cfg = Config.fromfile(ROOT / 'configs' / name)
     pytest.importorskip(cfg.default_scope)
-    monkeypatch.setattr(host, 'get_device', lambda: 'cpu')
+    monkeypatch.setattr(cpu, 'get_device', lambda: 'cpu')
     cfg.optim_wrapper.type = 'AmpOptimWrapper'
-    host.adapt(cfg)
+    cfg = adapted(cfg)
     with DefaultScope.overwrite_default_scope(cfg.default_scope):
         model = MODELS.build(cfg.model).train()
         wrapper = build_optim_wrapper(model, cfg.optim_wrapper)

@@ -13,23 +13,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from mmengine.fileio import LocalBackend
 from mmengine.hooks import Hook
-from mmengine.registry import HOOKS
 
-from clustr_mm import launch, whole_checkpoints
-from clustr_mm.safe_loading import load
-from clustr_mm.whole_checkpoints import (
-    WholeCheckpointHook,
-    newest_whole,
-    write_whole,
+from clustr_mm import outputs
+from clustr_mm.checkpoints.checkpoint_hook import (
+    AtomicBackend,
+    AtomicCheckpointHook,
 )
+from clustr_mm.checkpoints.resuming import newest_resumable
+from clustr_mm.checkpoints.safe_loading import load
+from clustr_mm.outputs import write_atomically
+from clustr_mm.runs import launch
 from tests import small_training
 from tests.runs import TOOLS, run, run_tool, wait_for
 from tests.test_training.small import classifier, runner
-
-# For configs, which older MMEngines print and cannot with a class in it.
-HOOKS.register_module(module=WholeCheckpointHook, force=True)
 
 # A disk on which a write takes long enough to be interrupted.
 SLOW_DISK = """
@@ -89,7 +86,7 @@ class Training:
         assert 'Traceback' not in text
         last = text.strip().splitlines()[-1]
         assert f'stopped by {SIGNALS[number % 3].name}: ' in last
-        assert newest_whole(self.work) in last
+        assert newest_resumable(self.work) in last
         assert '--resume' in last
 
     def checkpoints(self):
@@ -129,7 +126,7 @@ def test_killed_and_resumed(kills, tmp_path):
     assert len(losses) == 12 * (kills + 1)
     assert killed.losses() == losses
     assert all(len(found) == 1 for found in losses.values())
-    ends = [load(newest_whole(run.work)) for run in (whole, killed)]
+    ends = [load(newest_resumable(run.work)) for run in (whole, killed)]
     for part in ('state_dict', 'optimizer'):
         first, second = (end[part].get('state', end[part]) for end in ends)
         torch.testing.assert_close(first, second, rtol=0, atol=0)
@@ -166,7 +163,6 @@ def random_training(folder, epochs, workers, resume=None):
             'randomness': {},
         },
     )
-    cfg.default_hooks.checkpoint.type = 'WholeCheckpointHook'
     if epochs:
         small_training.count_epochs(cfg, 3)
     elif workers:  # They stay for the run, and what they draw is lost.
@@ -217,9 +213,9 @@ def test_failed_write_leaves_the_old_file(old, monkeypatch):
         raise OSError(errno.ENOSPC, 'No space left on device')
 
     was = old.read_bytes()
-    monkeypatch.setattr(whole_checkpoints.os, 'fsync', full)
+    monkeypatch.setattr(outputs.os, 'fsync', full)
     with pytest.raises(OSError, match='No space left'):
-        write_whole(old, b'new')
+        write_atomically(old, b'new')
     assert old.read_bytes() == was
     assert list(old.parent.iterdir()) == [old]
 
@@ -233,7 +229,7 @@ def run_and_hook(tmp_path):
         epochs=1,
         default_hooks=dict(
             checkpoint=dict(
-                type=WholeCheckpointHook,
+                type=AtomicCheckpointHook,
                 interval=1,
                 max_keep_ckpts=1,
                 save_best='accuracy',
@@ -242,7 +238,7 @@ def run_and_hook(tmp_path):
         ),
     )
     run.train()
-    (hook,) = (h for h in run.hooks if isinstance(h, WholeCheckpointHook))
+    (hook,) = (h for h in run.hooks if isinstance(h, AtomicCheckpointHook))
     return run, hook
 
 
@@ -264,7 +260,7 @@ def test_outdated_is_deleted_last(run_and_hook, tmp_path, monkeypatch):
 
     run.train_loop._epoch = 2
     with monkeypatch.context() as context:
-        context.setattr(LocalBackend, 'put', full)
+        context.setattr(AtomicBackend, 'put', full)
         with pytest.raises(OSError, match='No space left'):
             hook.after_val_epoch(run, dict(accuracy=0.7))
         with pytest.raises(OSError, match='No space left'):
@@ -281,7 +277,7 @@ def test_outdated_is_deleted(run_and_hook, tmp_path):
     assert names(tmp_path) == ['best_accuracy_epoch_2.pth', 'epoch_2.pth']
 
 
-def test_newest_whole_one(tmp_path, capsys):
+def test_newest_resumable(tmp_path, capsys):
     state = dict(meta={}, message_hub={}, state_dict=dict(a=torch.ones(9)))
     for age, name in enumerate(
         ['iter_8.pth', 'iter_16.pth', 'best_a.pth', 'weights.pth', 'cut.pth']
@@ -292,9 +288,9 @@ def test_newest_whole_one(tmp_path, capsys):
         os.utime(path, (age, age))
     cut = path.read_bytes()[:-100]
     path.write_bytes(cut)
-    assert newest_whole(tmp_path) == str(tmp_path / 'iter_16.pth')
+    assert newest_resumable(tmp_path) == str(tmp_path / 'iter_16.pth')
     assert str(path) in capsys.readouterr().out
-    assert newest_whole(tmp_path / 'nowhere') is None
+    assert newest_resumable(tmp_path / 'nowhere') is None
 
 
 def test_full_disk(tmp_path):
@@ -316,5 +312,5 @@ def test_full_disk(tmp_path):
     assert len(error.splitlines()) == 1
     assert 'Traceback' not in text
     work = tmp_path / 'work'
-    assert newest_whole(work) == str(work / 'iter_2.pth')
+    assert newest_resumable(work) == str(work / 'iter_2.pth')
     assert not list(work.glob('.*.part'))

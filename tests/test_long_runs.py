@@ -11,9 +11,9 @@ import time
 import pytest
 from mmengine.hooks import Hook
 
-from clustr_mm import launch
+from clustr_mm.runs import launch
 from tests import small_training
-from tests.held import WITHOUT_CACHES, children, is_running
+from tests.resource_usage import WITHOUT_CACHES, children, is_running
 from tests.runs import ROOT, TOOLS, run, wait_for
 from tests.small_training import BACKBONES
 
@@ -29,7 +29,7 @@ NOISE = 2000
 def rows(folder, *args):
     """What was held in training and testing, by every tenth iteration."""
     text = run(
-        *(sys.executable, '-m', 'tests.held', folder, *args),
+        *(sys.executable, '-m', 'tests.resource_usage', folder, *args),
         cwd=ROOT,
         **WITHOUT_CACHES,
     )
@@ -110,8 +110,8 @@ class CountFiles(Hook):
     def after_train_epoch(self, runner):
         # Those of workers that have ended are closed by and by.
         found = []
+        gc.collect()
         for _ in range(20):
-            gc.collect()
             found.append(len(os.listdir('/proc/self/fd')))
             time.sleep(0.05)
         self.numbers.append(min(found))

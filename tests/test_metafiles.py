@@ -13,6 +13,7 @@ from clustr_mm.analysis.models import (
     read_config,
     usual_size,
 )
+from clustr_mm.checkpoints.published import table
 from tests.runs import ROOT
 
 METAFILES = yaml.safe_load((ROOT / 'model-index.yml').read_text())['Import']
@@ -27,7 +28,7 @@ def test_index_names_every_metafile():
     folders = {
         path.parts[-2]
         for path in (ROOT / 'configs').glob('*/*.py')
-        if path.parts[-2] not in ('_base_', 'quickstart')
+        if path.parts[-2] not in ('_base_', 'quickstart', 'study')
     }
     assert sorted(METAFILES) == sorted(
         f'configs/{folder}/metafile.yml' for folder in folders
@@ -42,8 +43,46 @@ def test_index_loads(index):
     for model in index.models:
         assert not model.check_errors
         assert model.in_collection in collections
-    # What nobody trained has neither weights nor results.
-    assert not [m.name for m in index.models if m.weights or m.results]
+
+
+def test_results_are_the_published_ones(index):
+    """What nobody has trained has neither weights nor results."""
+    published = {
+        f'configs/{weights.config}': weights
+        for weights in table().values()
+        if not any(key.startswith('model.') for key in weights.options)
+    }
+    found = set()
+    for model in index.models:
+        weights = published.get(model.config)
+        if weights is None:
+            assert not model.weights
+            assert not model.results
+            continue
+        found.add(model.config)
+        [result] = model.results
+        assert result.metrics == {'Top 1 Accuracy': weights.top1}
+        url = weights.urls[0]
+        assert model.data['Converted From'] == dict(
+            Weights=url, Code=weights.code
+        )
+        # MIM saves a file under the name that the address ends with.
+        plain = url.endswith(('.pth', '.pth.tar'))
+        assert model.weights == (url if plain else None)
+    assert found == published.keys() - {'configs/None'}
+
+
+def test_what_mim_downloads_is_found_by_name(index):
+    """`mim download --dest DIR` saves a file under what follows the last
+    slash of its address, and reads the config below the package's .mim."""
+    downloaded = [model for model in index.models if model.weights]
+    assert len(downloaded) > 10
+    for model in downloaded:
+        name = model.weights.split(',')[0].split('/')[-1]
+        config = model.config.removeprefix('configs/')
+        own = [w.file for w in table().values() if w.config == config]
+        assert name in own
+        assert (ROOT / model.config).is_file()
 
 
 @pytest.mark.parametrize('metafile', METAFILES)

@@ -2,20 +2,23 @@
 
 import re
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from mmengine.config import Config
 
 from clustr_mm.analysis.models import build_model, read_config
-from clustr_mm.datasets import make_shapes
 from clustr_mm.errors import UserError
-from clustr_mm.export import trace
+from clustr_mm.export.onnx import trace
 from clustr_mm.registry import MODELS
-from clustr_mm.swapping import swap_backbone
+from clustr_mm.shapes import make_shapes
+from clustr_mm.swap import swapping
+from clustr_mm.swap.swapping import swap_backbone
 from clustr_mm.visualization import draw_tokens
-from tests.abilities import exports
 from tests.runs import ROOT, run_tool
+from tests.tiny_models import vit_arch
+from tests.torch_features import exports
 
 RETINANET = 'mmdet::retinanet/retinanet_r50_fpn_1x_coco.py'
 
@@ -38,18 +41,12 @@ def largest(tmp_path, monkeypatch):
     yield path
     # The next test has a file of its own.
     sys.modules.pop('largest', None)
-    MODELS._module_dict.pop('LargestViT', None)
+    MODELS._module_dict.pop('LargestTokens', None)
 
 
 def small(cfg):
     cfg.model.backbone.update(
-        arch=dict(
-            embed_dims=24,
-            num_layers=12,
-            num_heads=2,
-            feedforward_channels=24,
-            patch_size=16,
-        ),
+        arch=vit_arch(24, 12, 2, mlp_ratio=1, patch_size=16),
         img_size=64,
     )
     cfg.model.head.in_channels = 24
@@ -95,11 +92,26 @@ def test_own_backbone_is_swapped_in(largest, tmp_path):
     pytest.importorskip('mmdet')
     swap_backbone(RETINANET, str(largest), tmp_path / 'mine.py')
     cfg = Config.fromfile(tmp_path / 'mine.py')
-    assert cfg.model.backbone.type == 'LargestViT'
-    assert cfg.model.backbone.keep == 0.7
+    assert cfg.model.backbone.type == 'ThinViT'
+    assert [dict(reducer) for reducer in cfg.model.backbone.reducers] == [
+        dict(type='LargestTokens', block=block, share=0.7)
+        for block in (3, 6, 9)
+    ]
     assert cfg.model.backbone.out_type == 'featmap'
     assert cfg.model.neck.type == 'SimpleFPN'
     assert cfg.custom_imports.imports == ['clustr_mm', 'largest']
+
+
+def test_imports_that_are_one_text(largest, tmp_path):
+    """As MMEngine takes them, too."""
+    pytest.importorskip('mmdet')
+    path = Path(swapping.find_config(RETINANET))
+    (tmp_path / 'theirs.py').write_text(
+        f"_base_ = '{path}'\ncustom_imports = dict(imports='mmdet.models')\n"
+    )
+    swap_backbone('theirs.py', 'clustr_t', tmp_path / 'mine.py')
+    cfg = Config.fromfile(tmp_path / 'mine.py')
+    assert cfg.custom_imports.imports == ['mmdet.models', 'clustr_mm']
 
 
 def test_own_code_that_is_not_found(largest, tmp_path):

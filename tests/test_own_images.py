@@ -6,11 +6,12 @@ import cv2
 import numpy as np
 import pytest
 
-from clustr_mm import class_checks, launch
-from clustr_mm.datasets.folders import split_folder
 from clustr_mm.errors import UserError
+from clustr_mm.runs import class_checks, launch
+from clustr_mm.shapes.folders import split_folder
 from tests import small_training
 from tests.runs import ROOT, run_tool
+from tests.tiny_models import vit_arch
 
 pytest.importorskip('mmpretrain')
 CLASSES = ['ball', 'box', 'stripes']
@@ -34,19 +35,11 @@ def documented():
     return config.replace("'configs/", f"'{ROOT}/configs/"), ending
 
 
-SMALL = """
+ARCH = vit_arch(24, 12, 2, mlp_ratio=1, patch_size=56)
+SMALL = f"""
 _base_ = 'photos.py'
 model = dict(
-    backbone=dict(
-        arch=dict(
-            _delete_=True,
-            embed_dims=24,
-            num_layers=12,
-            num_heads=2,
-            feedforward_channels=24,
-            patch_size=56,
-        )
-    ),
+    backbone=dict(arch=dict({ARCH}, _delete_=True)),
     head=dict(in_channels=24),
 )
 train_cfg = dict(max_epochs=1)

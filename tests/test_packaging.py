@@ -11,7 +11,6 @@ from tests.runs import ROOT, run
 SOURCES = (
     'clustr_mm',
     'configs',
-    'requirements',
     'tools',
     'LICENSE',
     'MANIFEST.in',
@@ -39,6 +38,7 @@ print(type(build_model(cfg)).__name__)
 backbone, head = cfg.model.backbone, cfg.model.decode_head
 print(cfg.default_scope, backbone.arch, backbone.window, head.num_classes)
 cfg = get_config('clustr_mm::clustr/upernet_clustr_s_ade20k.py')
+print(clustr_mm.list_models('hvt_s1_im*', pretrained=True))
 print(type(build_model(cfg).backbone).__name__)
 """
 COUNTS = f"""{PYTHON}
@@ -180,6 +180,7 @@ def test_configs_are_inherited_from_the_installed_package(installed, tmp_path):
     )
     lines = out.splitlines()
     assert 'mmseg small 56 7' in lines
+    assert "['hvt_s1_imagenet']" in lines
     assert lines[-1] == 'ClusTR'
 
 

@@ -1,10 +1,8 @@
 """No tool runs what is in a checkpoint, or uses what is none of its own."""
 
-import json
 import pickle
 import re
 import struct
-import sys
 import zipfile
 
 import cv2
@@ -14,12 +12,12 @@ import torch
 from mmengine.logging import HistoryBuffer, MessageHub
 from mmengine.runner import CheckpointLoader
 
-from clustr_mm import safe_loading
+from clustr_mm.checkpoints import patches
+from clustr_mm.checkpoints.safe_loading import UnsafeCheckpointError, load
 from clustr_mm.errors import UserError
-from clustr_mm.safe_loading import UnsafeCheckpointError, load
 from tests import small_training
-from tests.abilities import CAN_EXPORT
-from tests.runs import TOOLS, run
+from tests.runs import run_tool
+from tests.torch_features import CAN_EXPORT
 
 
 class Call:
@@ -40,7 +38,7 @@ def attack(mark):
 @pytest.fixture
 def _installed(monkeypatch):
     monkeypatch.setattr(torch, 'load', torch.load)
-    safe_loading.install()
+    patches.install()
 
 
 @pytest.fixture
@@ -182,35 +180,6 @@ def test_damaged_files_are_named(damage, path):
 
 
 # Several tools in one process, as most of their time is spent on importing.
-SEVERAL = """
-import json, runpy, sys, traceback
-for arguments in json.loads(sys.argv.pop()):
-    sys.argv = arguments
-    try:
-        runpy.run_path(arguments[0], run_name='__main__')
-    except SystemExit as end:
-        print(f'{end}\\n#' if end.code else '#')
-    except Exception:
-        print(traceback.format_exc() + '#')
-    else:
-        print('#')
-    sys.stdout.flush()
-"""
-
-
-def run_several(commands, cwd):
-    """What each of the commands prints, up to the last, in one process."""
-    commands = [
-        [str(TOOLS / tool), *map(str, args)] for tool, *args in commands
-    ]
-    text = run(
-        *(sys.executable, '-c', SEVERAL, json.dumps(commands)),
-        cwd=cwd,
-        PYTHONPATH=str(TOOLS),
-    )
-    *texts, rest = re.split(r'^#$', text, flags=re.M)
-    assert len(texts) == len(commands), rest
-    return texts
 
 
 def test_tools(tmp_path):
@@ -255,16 +224,17 @@ def test_tools(tmp_path):
         'no state of a run': ('train.py', *options, '--resume', foreign),
         'has 0': ('train.py', *load_from, f'load_from={foreign}'),
     }
-    texts = run_several([*hostile, *unfit.values()], tmp_path)
-    assert not mark.exists()
-    for text in texts[: len(hostile)]:
+    for command in hostile:
+        text = run_tool(*command, cwd=tmp_path, ok=False)
         assert str(evil) in text
         assert 'Traceback' not in text
-    for text, message in zip(texts[len(hostile) :], unfit):
+    assert not mark.exists()
+    for message, command in unfit.items():
+        text = run_tool(*command, cwd=tmp_path, ok=False)
         error = text[text.index('error:') :].strip()
         assert message in error
         assert len(error.splitlines()) == 1
         assert 'Traceback' not in text
     trusting = ('test.py', options[0], evil, '--trust-checkpoint')
-    run_several([(*trusting, *options[1:])], tmp_path)
+    run_tool(*trusting, *options[1:], cwd=tmp_path, ok=False)
     assert mark.exists()

@@ -8,9 +8,10 @@ import re
 import pytest
 from mmengine.config import Config, DictAction
 
-from clustr_mm import smoke
-from clustr_mm.datasets import make_shapes
+from clustr_mm import configs
 from clustr_mm.errors import UserError
+from clustr_mm.runs import smoke
+from clustr_mm.shapes import make_shapes
 from tests.runs import ROOT, TOOLS, run_tool
 
 CONFIGS = ROOT / 'configs'
@@ -33,7 +34,7 @@ def test_main_configs_are_the_matrix():
     assert not any('shapes' in name or 'sra' in name for name in names)
     some = smoke.main_configs(CONFIGS, 'mask_rcnn*_s_')
     assert {path.parent.name for path in some} > {'clustr', 'evit'}
-    with pytest.raises(UserError, match="fits 'nothing'"):
+    with pytest.raises(UserError, match="'nothing' fits no"):
         smoke.main_configs(CONFIGS, 'nothing')
 
 
@@ -46,7 +47,7 @@ def test_options_say_only_what_a_config_has(path):
     parser = argparse.ArgumentParser()
     parser.add_argument('--cfg-options', nargs='+', action=DictAction)
     found = smoke.options(cfg)
-    arguments = smoke.as_arguments(found)
+    arguments = configs.as_arguments(found)
     parsed = parser.parse_args(['--cfg-options', *arguments]).cfg_options
     assert parsed == found
     new = ('classes', 'persistent_workers', 'window_size', 'interval')

@@ -2,21 +2,26 @@
 
 import os
 
-import numpy as np
 import pytest
-import torch
 from mmengine.config import Config
-from mmengine.logging import MessageHub
 from mmengine.optim import build_optim_wrapper
-from mmengine.registry import MODELS, init_default_scope
+from mmengine.registry import init_default_scope
 
+from clustr_mm import configs
 from clustr_mm.errors import UserError
-from clustr_mm.swapping import BACKBONES, find_config, swap_backbone
-from tests.runs import run_tool
-from tests.samples import batch
-from tests.test_configs import without_sync_bn
+from clustr_mm.swap import swapping
+from clustr_mm.swap.planning import Maps, plan
+from clustr_mm.swap.probing import Output, StockError, outputs_of, parse
+from clustr_mm.swap.swapping import find_config, presets, swap_backbone
+from tests import sweep
+from tests.runs import ROOT, run_tool
 
 POSE = 'mmpose::body_2d_keypoint'
+HRNETV2 = (
+    'mmpose::face_2d_keypoint/topdown_heatmap/300w/'
+    'td-hm_hrnetv2-w18_8xb64-60e_300w-256x256.py'
+)
+EVIT = 'evit/evit_s_k07_imagenet.py'
 slow = pytest.mark.slow
 
 SWAPS = [
@@ -102,6 +107,22 @@ MORE_SWAPS = [
     ),
     ('mmpretrain::swin_transformer/swin-tiny_16xb64_in1k.py', 'hvt_s1'),
     ('mmpretrain::deit/deit-small_4xb256_in1k.py', 'token_pooling_s_k07'),
+    # Their plain forward asks for more than images.
+    ('mmdet::boxinst/boxinst_r50_fpn_ms-90k_coco.py', 'clustr_t'),
+    ('mmdet::maskformer/maskformer_r50_ms-16xb1-75e_coco.py', 'clustr_t'),
+    # MMEngine finds no folder such as this by its short name.
+    (
+        'mmdet::legacy_1.x/retinanet_r50-caffe_fpn_1x_coco_v1.py',
+        'clustr_t',
+    ),
+    # A neck that joins all maps, and one that begins with the deepest.
+    *((HRNETV2, 'clustr_t'), (HRNETV2, 'evit_s_k07')),
+    (f'{POSE}/rtmo/coco/rtmo-s_8xb32-600e_coco-640x640.py', 'clustr_t'),
+    ('mmdet::yolo/yolov3_d53_8xb8-320-273e_coco.py', 'clustr_t'),
+    # Anchors of stride 32, which no plain ViT has.
+    ('mmdet::yolof/yolof_r50-c5_8xb8-1x_coco.py', 'evit_s_k07'),
+    # Without a neck to replace.
+    ('mmpretrain::convnext/convnext-tiny_32xb128_in1k.py', 'clustr_t'),
 ]
 
 
@@ -111,25 +132,8 @@ def _scope():
     init_default_scope('mmengine')
 
 
-def samples(cfg):
-    """A batch for any of these models."""
-    scope = cfg.default_scope
-    if scope != 'mmpose':
-        return batch(scope, cfg, (64, 64))
-    data = batch(scope, cfg, (256, 192))
-    head = cfg.model.head
-    joints = head.get('out_channels') or head.num_joints
-    for sample in data['data_samples']:
-        labels = sample.gt_instance_labels
-        if 'simcc_split_ratio' in head:
-            width, height = (
-                int(side * head.simcc_split_ratio) for side in head.input_size
-            )
-            labels.keypoint_x_labels = torch.rand(1, joints, width)
-            labels.keypoint_y_labels = torch.rand(1, joints, height)
-        labels.keypoint_labels = torch.rand(1, joints, 2)
-        sample.gt_instances.keypoints_visible = np.ones((1, joints))
-    return data
+def preset(name):
+    return Config.fromfile(presets()[name])[name].to_dict()
 
 
 @pytest.mark.parametrize(
@@ -140,23 +144,9 @@ def test_swapped_model_trains(base, backbone, tmp_path):
     pytest.importorskip(base.partition('::')[0])
     out = tmp_path / 'my.py'
     notes = swap_backbone(base, backbone, out, adamw=True)
-    assert f'-> {BACKBONES[backbone]["type"]}' in notes[0]
+    assert f'-> {preset(backbone)["type"]}' in notes[0]
     cfg = Config.fromfile(out)
-    init_default_scope(cfg.default_scope)
-    if cfg.default_scope == 'mmseg':
-        cfg.model.data_preprocessor.size = (64, 64)
-    # As the runner does.
-    cfg.model.setdefault('data_preprocessor', cfg.get('data_preprocessor'))
-    MessageHub.get_current_instance().update_info('iter', 0)
-    model = MODELS.build(without_sync_bn(cfg.model))
-    model.init_weights()  # some leave memory as it is until then
-    model.train()
-    data = model.data_preprocessor(samples(cfg), True)
-    losses, _ = model.parse_losses(model(**data, mode='loss'))
-    losses.backward()
-    assert losses.isfinite()
-    params = list(model.backbone.parameters())
-    assert all(p.grad is not None for p in params)
+    model = sweep.train_and_predict(cfg, (64, 64))
     optimizer = build_optim_wrapper(model, cfg.optim_wrapper).optimizer
     assert type(optimizer).__name__ == 'AdamW'
     assert sum(len(g['params']) for g in optimizer.param_groups) == len(
@@ -181,7 +171,7 @@ def test_swapped_model_trains(base, backbone, tmp_path):
             'td-hm_hourglass52_8xb32-210e_coco-256x256.py',
             'CPMHead',
         ),
-        ('mmdet::no/such.py', 'mmdet has no config no/such.py'),
+        ('mmdet::no/such.py', 'there is no config mmdet::no/such.py'),
         ('nowhere::no/such.py', "'nowhere'"),
         ('no.py', 'there is no config file no.py'),
     ],
@@ -193,8 +183,20 @@ def test_refusals_write_nothing(base, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_model_that_does_not_run_is_not_written(tmp_path):
-    """Whatever the reason: here, a neck that leaves too few channels."""
+def test_model_that_does_not_run_is_not_written(tmp_path, monkeypatch):
+    def run_once(cfg):
+        if cfg.model.backbone.type == 'ClusTR':
+            raise RuntimeError('shapes')
+
+    monkeypatch.setattr(swapping, 'run_once', run_once)
+    base = 'mmpretrain::resnet/resnet18_8xb32_in1k.py'
+    with pytest.raises(UserError, match='nothing was written.*shapes'):
+        swap_backbone(base, 'clustr_t', tmp_path / 'my.py')
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_config_that_never_worked(tmp_path):
+    """Here, as its neck is fed maps and looks for vectors."""
     base = tmp_path / 'base.py'
     original = find_config('mmpretrain::resnet/resnet18_8xb32_in1k.py')
     base.write_text(
@@ -202,9 +204,32 @@ def test_model_that_does_not_run_is_not_written(tmp_path):
         "model = dict(neck=dict(_delete_=True, type='LinearNeck', "
         'in_channels=512, out_channels=8))\n'
     )
-    with pytest.raises(UserError, match='nothing was written'):
+    with pytest.raises(StockError, match='own backbone either: Runtime'):
         swap_backbone(str(base), 'clustr_t', tmp_path / 'my.py')
     assert [path.name for path in tmp_path.iterdir()] == ['base.py']
+
+
+def test_base_that_inherits_from_ours(tmp_path, monkeypatch):
+    """By MMEngine's syntax, known with the package, which marks what is so
+    inherited as of a toolbox that has all of its types."""
+    pytest.importorskip('mmpretrain')
+    installed = tmp_path / 'installed'
+    (installed / '.mim').mkdir(parents=True)
+    for name in ('configs', 'model-index.yml'):
+        (installed / '.mim' / name).symlink_to(ROOT / name)
+    monkeypatch.setattr(
+        'mmengine.config.config.get_installed_path', lambda name: installed
+    )
+    base = tmp_path / 'mine.py'
+    base.write_text(f'_base_ = {"clustr_mm::" + EVIT!r}\n')
+    assert Config.fromfile(base).model._scope_ == 'clustr_mm'
+    swap_backbone(str(base), 'clustr_t', tmp_path / 'my.py')
+    cfg = configs.read(tmp_path / 'my.py')
+    assert (cfg.model.type, cfg.model.backbone.type) == (
+        'ImageClassifier',
+        'ClusTR',
+    )
+    assert '_scope_' not in cfg.model
 
 
 def test_tool_says_what_it_changed(tmp_path):
@@ -233,3 +258,165 @@ def test_tool_says_what_it_changed(tmp_path):
     )
     assert "no backbone 'resnet'" in message
     assert 'Traceback' not in message
+
+
+def test_dry_run_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    base = 'mmpretrain::resnet/resnet18_8xb32_in1k.py'
+    notes = swap_backbone(base, 'evit_s_k07', None)
+    assert 'model.head.in_channels: 512 -> 384' in notes
+    assert not list(tmp_path.iterdir())
+
+
+def config(scope='mmpretrain', **model):
+    return Config(dict(default_scope=scope, model=dict(model)))
+
+
+def test_size_of_the_old_backbone():
+    """An MLP-Mixer takes images of no size but its own."""
+    mixer = dict(type='MlpMixer', arch='small', img_size=96, patch_size=16)
+    assert outputs_of(config(backbone=mixer)) == [Output(512, None)]
+
+
+def test_a_backbone_that_is_told_more():
+    told = dict(type='MAEViT', arch='b', img_size=32)
+    with pytest.raises(UserError, match=r'more than a picture \(mask\)'):
+        outputs_of(config(backbone=told))
+
+
+def test_assumed_outputs(tmp_path):
+    """Of a backbone that nobody can build here."""
+    base, out = tmp_path / 'base.py', tmp_path / 'my.py'
+    original = find_config(SWAPS[6][0])
+    base.write_text(
+        f'_base_ = {str(original)!r}\n'
+        "model = dict(backbone=dict(_delete_=True, type='NotThere'))\n"
+    )
+    with pytest.raises(StockError, match='NotThere.*--assume'):
+        swap_backbone(str(base), 'clustr_t', out)
+    notes = swap_backbone(str(base), 'clustr_t', out, assume='2048,32')
+    assert 'model.head.in_channels: 2048 -> 512' in notes
+    assert parse(' 64,4 128,8') == [Output(64, 4), Output(128, 8)]
+    assert parse('384') == [Output(384, None)]
+    for wrong in ('', '64,4 128', '64,0', '64,4,2', 'x'):
+        with pytest.raises(UserError, match='--assume'):
+            parse(wrong)
+
+
+def test_a_folder_that_mmengine_does_not_find():
+    base = 'mmdet::legacy_1.x/retinanet_r50_fpn_1x_coco_v1.py'
+    path = find_config(base)
+    name = swapping._base_name(swapping.Swap(), base, path, path)
+    assert name == str(path)
+
+
+def test_which_maps_a_part_looks_at():
+    old = [Output(2 ** (8 + i), 2 ** (2 + i)) for i in range(4)]
+    new = [Output(2 ** (6 + i), 2 ** (2 + i)) for i in range(4)]
+    channels = Maps(old, new).channels
+    assert channels(dict(in_channels=[256, 512, 1024, 2048])) == [
+        *(64, 128, 256, 512)
+    ]
+    # YOLOv3's neck begins with the deepest, FastFCN's leaves out the first.
+    assert channels(dict(in_channels=[2048, 1024, 512])) == [512, 256, 128]
+    assert channels(dict(in_channels=1024)) == 256
+    assert channels(dict(in_channels=2048, in_index=3)) == 512
+    # A plain ViT's maps are all alike: only their order tells.
+    alike = Maps([Output(384, 16)] * 4, new).channels
+    assert alike(dict(in_channels=[384, 384])) == [64, 128]
+    assert alike(dict(in_channels=384)) == 512
+
+
+RESNET = dict(type='ResNet', depth=18)
+
+
+def test_what_takes_the_place_of_nothing_deletes_nothing():
+    head = dict(type='LinearClsHead', in_channels=384, num_classes=9)
+    vit = dict(type='VisionTransformer', arch='deit-small')
+    pooling = dict(type='GlobalAveragePooling')
+    for old in ({}, dict(neck=None), dict(neck=dict(pooling, dim=1))):
+        cfg = config(backbone=vit, head=head, **old)
+        model = plan(cfg, preset('clustr_t')).settings['model']
+        # MMEngine's merge takes the mark where the key is, and only there.
+        cfg.merge_from_dict(dict(model=dict(neck=model['neck'])))
+        assert cfg.model.neck == pooling
+
+
+def test_detectors_keep_their_strides():
+    """Anchors would lie elsewhere, and nobody would notice."""
+    neck = dict(type='DilatedEncoder', in_channels=512, out_channels=512)
+    backbone = dict(RESNET, out_indices=(3,))
+    cfg = config('mmdet', backbone=backbone, neck=neck, bbox_head={})
+    for name, strides in dict(evit_s_k07=[32], clustr_t=None).items():
+        model = plan(cfg, preset(name)).settings['model']
+        if strides:
+            assert model['neck'][0]['strides'] == strides
+        else:
+            assert model['backbone']['out_indices'] == (3,)
+            assert model['neck'] == dict(in_channels=512)
+
+
+def test_weights_of_the_whole_old_model_are_dropped():
+    weights = dict(type='Pretrained', checkpoint='old.pth')
+    head = dict(type='LinearClsHead', in_channels=512, num_classes=9)
+    neck = dict(type='GlobalAveragePooling')
+    cfg = config(backbone=RESNET, neck=neck, head=head, init_cfg=weights)
+    swap = plan(cfg, preset('clustr_t'))
+    assert swap.settings['model']['init_cfg'] is None
+    assert any('init_cfg: dropped' in note for note in swap.notes)
+
+
+def test_reasons():
+    """Whose the fault is."""
+    with pytest.raises(UserError, match='has no model.backbone'):
+        plan(config(type='SORT'), preset('clustr_t'))
+    cfg = Config(dict(model=dict(type='X', backbone=RESNET)))
+    with pytest.raises(StockError, match='default_scope'):
+        plan(cfg, preset('clustr_t'))
+
+
+def test_a_neck_that_joins_all_maps():
+    """HRNetV2's, whose 270 channels are the sum of four maps'."""
+    backbone = dict(RESNET, depth=50, out_indices=(0, 1, 2, 3))
+    neck = dict(type='FeatureMapProcessor', concat=True)
+    head = dict(type='HeatmapHead', in_channels=3840, out_channels=9)
+    cfg = config('mmpose', backbone=backbone, neck=neck, head=head)
+    model = plan(cfg, preset('clustr_s')).settings['model']
+    assert model['head']['in_channels'] == 64 + 128 + 256 + 512
+    model = plan(cfg, preset('evit_s_k07')).settings['model']
+    assert model['neck'][0]['strides'] == [4, 8, 16, 32]
+    assert model['head'] == dict(in_channels=4 * 256)
+
+
+@slow
+def test_a_model_that_may_not_predict_by_random_weights():
+    """QueryInst draws no masks of boxes that lie beyond the picture."""
+    base = 'mmdet::queryinst/queryinst_r50_fpn_1x_coco.py'
+    notes = swap_backbone(base, 'clustr_t', None)
+    assert any('model.neck: in_channels' in note for note in notes)
+
+
+def test_page_says_what_was_swept():
+    names = sweep.stock_configs()
+    assert len(names) == len(set(names)) > 1000
+    page = sweep.PAGE.read_text()
+    assert sweep.with_results(page) == page
+
+
+@slow
+def test_sweep_goes_on(tmp_path, monkeypatch):
+    """One that is swapped, one that cannot be, and one that takes too long."""
+    names = [
+        'mmpretrain::resnet/resnet18_8xb32_in1k.py',
+        'mmdet::ssd/ssd300_coco.py',
+        'mmdet::detr/detr_r50_8xb2-150e_coco.py',
+    ]
+    results = {}
+    sweep.sweep(names[:2], results, 'clustr_t', tmp_path)
+    monkeypatch.setattr(sweep, 'SECONDS', 1)
+    sweep.sweep(names[2:], results, 'clustr_t', tmp_path)
+    found = sweep.results_of('clustr_t', tmp_path)
+    assert [found[name]['outcome'] for name in names] == [
+        *(sweep.SWAPPED, sweep.REFUSED, sweep.FAILED)
+    ]
+    assert found[names[2]]['reason'] == 'more than 1 seconds of a core'

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 from unittest import mock
+from urllib.parse import quote
 
 import mmcv
 import numpy as np
@@ -10,13 +11,12 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 
-from clustr_mm.backbones import (
-    clustr,
-)
-from clustr_mm.checkpoints import load_weights
-from clustr_mm.datasets import make_shapes
+from clustr_mm.analysis.models import build_model, read_config
+from clustr_mm.backbones import clustr
+from clustr_mm.checkpoints.load import load_weights
 from clustr_mm.errors import UserError
 from clustr_mm.registry import MODELS
+from clustr_mm.shapes import make_shapes
 from clustr_mm.visualization import TokenVisualizationHook, draw_tokens
 from clustr_mm.visualization.drawing import (
     Canvas,
@@ -29,6 +29,7 @@ from clustr_mm.visualization.drawing import (
     draw_selection,
     palette,
 )
+from clustr_mm.visualization.explorer import Subject
 from clustr_mm.visualization.follow import Clustered, find_backbone, follow
 from clustr_mm.visualization.gallery import (
     Gallery,
@@ -39,18 +40,13 @@ from clustr_mm.visualization.gallery import (
 from clustr_mm.visualization.picture import preprocess
 from tests.runs import ROOT, run_tool
 from tests.test_training import small
+from tests.tiny_models import TRAINED, TRAINED_ARCH, clustr_arch
 
 # 48 x 80 pixels are 6 x 10 patches.
 SIZE = (48, 80)
-VIT = dict(arch=small.ARCH, img_size=SIZE, patch_size=8)
-PYRAMID = dict(
-    depths=(1, 2, 1, 1),
-    dims=(16, 32, 32, 32),
-    num_heads=(1, 2, 2, 2),
-    ffn_ratios=(2, 2, 2, 2),
-)
+VIT = dict(TRAINED, img_size=SIZE)
 BACKBONES = {
-    'ClusTR': dict(arch=PYRAMID),
+    'ClusTR': dict(arch=clustr_arch((1, 2, 1, 1), 16)),
     'HVT': dict(VIT, num_stages=2),
     'TokenPoolingDeiT': dict(VIT, keep=[60, 40, 20, 0]),
     'EViT': VIT,
@@ -213,9 +209,7 @@ def test_fused_patches_are_tinted():
     backbone, photo = model('EViT').backbone, colourful()
     stages = follow(backbone, as_batch(photo))
     with torch.no_grad():
-        x, trail = backbone.embed(as_batch(photo), True)
-        for i, block in enumerate(backbone.blocks):
-            x = backbone.run_block(i, block, x, trail)
+        x, trail = backbone.run(as_batch(photo), track=True)
     sizes = trail.sizes(x[:, 1:])[0]
     # 60 patches; 42 kept and 1 fused; 31 and 1; 23 and 1.
     assert [_num_tokens(stage) for stage in stages] == [43, 32, 24]
@@ -463,8 +457,12 @@ def folder(tmp_path):
     return root
 
 
-def gallery(out, **options):
-    return Gallery(model('EViT'), str(out), 'about', SIZE, side=40, **options)
+def gallery(out, *names, **options):
+    subjects = [
+        Subject(model(name), f'{name}.py', 'random', SIZE)
+        for name in names or ['EViT']
+    ]
+    return Gallery(subjects, str(out), side=40, **options)
 
 
 def test_gallery(folder, tmp_path, capsys):
@@ -472,12 +470,25 @@ def test_gallery(folder, tmp_path, capsys):
     show.add_all(find_images(str(folder)))
     page = (tmp_path / 'out/index.html').read_text(encoding='utf-8')
     assert len(show.pictures) == 3
-    assert page.count('<img') == 3
+    assert page.count('class="picture"') == 3
+    assert all(f'"{quote(name)}"' in page for name in show.pictures)
     assert '<b>' not in page
     assert '3 of 3 images' in page
     for name in show.pictures:
         assert mmcv.imread(tmp_path / 'out' / name) is not None
     assert '3/3' in capsys.readouterr().err
+
+
+def test_gallery_of_several_models(folder, tmp_path):
+    """Also of two with configs of one name."""
+    show = gallery(tmp_path / 'out', 'EViT', 'HVT', 'EViT')
+    show.add_all(find_images(str(folder / 'sub')))
+    page = (tmp_path / 'out/index.html').read_text(encoding='utf-8')
+    assert page.count('class="picture"') == 1
+    assert len(set(show.pictures)) == 3
+    for name in show.pictures:
+        assert f'"{name}"' in page
+        assert mmcv.imread(tmp_path / 'out' / name) is not None
 
 
 def test_gallery_leaves_out_what_is_no_image(folder, tmp_path):
@@ -534,7 +545,7 @@ def test_weights(tmp_path):
     for ours, theirs in zip(target.parameters(), source.parameters()):
         assert torch.equal(ours, theirs)
 
-    other = dict(small.ARCH, embed_dims=48, num_heads=3)
+    other = dict(TRAINED_ARCH, embed_dims=48, num_heads=3)
     with pytest.raises(UserError, match='of another model.*size mismatch'):
         load_weights(model('EViT', arch=other), str(path))
     with pytest.raises(UserError, match='lacks .* weights of the model'):
@@ -556,8 +567,25 @@ def test_tool(tmp_path):
     log = run_tool(*args, '--out', 'out', '--side', 96, cwd=tmp_path)
     assert log.strip().endswith('out/index.html')
     page = (tmp_path / 'out/index.html').read_text()
-    assert page.count('<img') == 10
-    assert 'random weights' in page
+    assert page.count('class="picture"') == 10
+    assert page.count('"weights":"random"') == 10
+
+    # Two configs beside each other, one with weights.
+    weights = tmp_path / 'weights.pth'
+    model = build_model(read_config(str(config)))
+    torch.save(dict(state_dict=model.state_dict()), weights)
+    other = ROOT / 'configs/quickstart/hvt_shapes.py'
+    image = find_images(str(data))[0]
+    tool, _, *both = (*args, weights, other)
+    run_tool(tool, image, *both, '--out', 'two', cwd=tmp_path)
+    page = (tmp_path / 'two/index.html').read_text()
+    assert page.count('class="picture"') == 1
+    assert page.count('"weights":"weights.pth"') == 1
+    assert page.count('"weights":"random"') == 1
+    log = run_tool(
+        *args, weights, weights, '--out', 'no', cwd=tmp_path, ok=False
+    )
+    assert 'weights.pth follows a checkpoint, but is no config' in log
 
     broken = tmp_path / 'broken.pth'
     broken.write_bytes(b'PK\x03\x04 cut')

@@ -2,6 +2,8 @@
 
 python tools/benchmark.py clustering
 python tools/benchmark.py backbones --batch 8 1
+python tools/benchmark.py training --batch 8
+python tools/benchmark.py precision --dtype bfloat16
 python tools/benchmark.py config configs/clustr/retinanet_clustr_s_coco.py
 python tools/benchmark.py growth --plot growth.png
 python tools/benchmark.py dials photo.jpg --shape 800 1333
@@ -9,7 +11,6 @@ python tools/benchmark.py dials photo.jpg --shape 800 1333
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -18,12 +19,16 @@ from dataclasses import asdict, is_dataclass
 import _checkout  # noqa: F401
 import torch
 
-from clustr_mm import config_files, outputs
+from clustr_mm import configs, outputs
 from clustr_mm.analysis import benchmarks
-from clustr_mm.analysis.dials import dials, read_images
+from clustr_mm.analysis.clustering_options import (
+    compare_options,
+    read_images,
+)
 from clustr_mm.analysis.growth import growth, plot_growth
 from clustr_mm.analysis.measure import Result, Setting
 from clustr_mm.analysis.models import read_config, usual_size
+from clustr_mm.analysis.speed import warn_if_busy
 from clustr_mm.arguments import add_shape, number
 from clustr_mm.errors import UserError, reported
 
@@ -69,18 +74,33 @@ def parse_args():
     models.add_argument(
         '--compile', action='store_true', help='also run compiled models'
     )
-    backbones = kinds.add_parser(
+    square = argparse.ArgumentParser(add_help=False)
+    square.add_argument('--size', type=number(int, 1), default=224)
+    kinds.add_parser(
         'backbones',
-        parents=[common, models],
+        parents=[common, models, square],
         help="our backbones, the toolboxes' and straightforward versions",
     )
-    backbones.add_argument('--size', type=number(int, 1), default=224)
+    batches = argparse.ArgumentParser(add_help=False)
+    batches.add_argument(
+        '--batch', type=number(int, 1), nargs='+', default=[8]
+    )
+    kinds.add_parser(
+        'training',
+        parents=[common, batches, square],
+        help='forward, backward and step of all backbones',
+    )
+    kinds.add_parser(
+        'precision',
+        parents=[common, batches, square],
+        help='all backbones in bfloat16 or float16, against float32',
+    )
     config = kinds.add_parser(
         'config', parents=[common, models], help="any config's model"
     )
     config.add_argument('config')
     add_shape(config)
-    config_files.add_options(config)
+    configs.add_options(config)
     grow = kinds.add_parser(
         'growth',
         parents=[common],
@@ -94,13 +114,13 @@ def parse_args():
         metavar='SECONDS',
         help='who takes longer is measured no further (default: 5)',
     )
-    dial = kinds.add_parser(
+    options = kinds.add_parser(
         'dials',
         parents=[common],
         help="what ClusTR's dials do to its time and its labels",
     )
-    dial.add_argument('images', nargs='+', help='files')
-    add_shape(dial, default=(512, 512), help='that they are resized to')
+    options.add_argument('images', nargs='+', help='files')
+    add_shape(options, default=(512, 512), help='that they are resized to')
     return parser.parse_args()
 
 
@@ -115,14 +135,11 @@ def run(args: argparse.Namespace) -> Iterator[Result]:
         raise UserError('--device cuda: PyTorch finds no GPU here, use cpu')
     if getattr(args, 'plot', None):
         outputs.check_file(args.plot)
-    load = os.getloadavg()[0]
-    if load > 0.5:
-        print(
-            f'Other programs are running (load {load:.1f}): what follows '
-            'is less sure, and unfair to what runs in many small steps.',
-            file=sys.stderr,
-        )
-    for dtype in args.dtype:
+    warn_if_busy()
+    dtypes = args.dtype
+    if args.kind == 'precision' and dtypes == ['float32']:
+        dtypes = ['bfloat16']
+    for dtype in dtypes:
         setting = Setting(
             device=args.device,
             dtype=dtype,
@@ -135,6 +152,9 @@ def run(args: argparse.Namespace) -> Iterator[Result]:
             yield from benchmarks.clustering(setting)
         elif args.kind == 'backbones':
             yield from benchmarks.backbones(setting, args.batch, args.size)
+        elif args.kind in ('training', 'precision'):
+            compare = getattr(benchmarks, args.kind)
+            yield from compare(setting, args.batch, args.size)
         elif args.kind == 'config':
             cfg = read_config(args.config, args.cfg_options)
             size = args.shape or usual_size(cfg)
@@ -143,7 +163,7 @@ def run(args: argparse.Namespace) -> Iterator[Result]:
             yield from growth(setting, args.limit)
         else:
             images = read_images(args.images, args.shape).to(args.device)
-            yield from dials(images, setting)
+            yield from compare_options(images, setting)
 
 
 def main():

@@ -5,5 +5,5 @@
 set -eu
 config=$1 checkpoint=$2 processes=$3
 shift 3
-exec "$(dirname "$0")/_torchrun.sh" "$processes" test.py \
-    "$config" "$checkpoint" "$@"
+exec "${PYTHON:-python}" "$(dirname "$0")/_processes.py" "$processes" \
+    test.py "$config" "$checkpoint" "$@"

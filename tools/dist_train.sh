@@ -5,4 +5,5 @@
 set -eu
 config=$1 processes=$2
 shift 2
-exec "$(dirname "$0")/_torchrun.sh" "$processes" train.py "$config" "$@"
+exec "${PYTHON:-python}" "$(dirname "$0")/_processes.py" "$processes" \
+    train.py "$config" "$@"

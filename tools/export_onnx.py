@@ -9,11 +9,12 @@ from functools import partial
 
 import _checkout  # noqa: F401
 
-from clustr_mm import config_files, outputs, safe_loading
+from clustr_mm import configs, outputs
 from clustr_mm.analysis.models import read_config, usual_size
 from clustr_mm.arguments import add_shape
+from clustr_mm.checkpoints import patches, safe_loading
 from clustr_mm.errors import reported
-from clustr_mm.export import (
+from clustr_mm.export.onnx import (
     check_packages,
     describe_input,
     export_onnx,
@@ -44,14 +45,14 @@ def parse_args():
         action='store_true',
         help='export the backbone, with an output for each of its out_indices',
     )
-    config_files.add_options(parser)
+    configs.add_options(parser)
     return parser.parse_args()
 
 
 def main():
     args = parse_args()
     check_packages()
-    safe_loading.install(trusted=args.trust_checkpoint)
+    patches.install(trusted=args.trust_checkpoint)
     cfg = read_config(args.config, args.cfg_options)
     shape = args.shape or usual_size(cfg)
     checkpoint = None if args.checkpoint == 'none' else args.checkpoint

@@ -10,7 +10,7 @@ from contextlib import redirect_stdout
 
 import _checkout  # noqa: F401
 
-from clustr_mm import config_files
+from clustr_mm import configs
 from clustr_mm.analysis.cost import cost_as_dict, count_macs, format_cost
 from clustr_mm.analysis.models import (
     build_model,
@@ -27,7 +27,7 @@ def parse_args():
     parser.add_argument('config', help='of any of the toolboxes')
     add_shape(parser)
     parser.add_argument('--json', action='store_true', help='print JSON')
-    config_files.add_options(parser)
+    configs.add_options(parser)
     return parser.parse_args()
 
 

@@ -8,8 +8,8 @@ import argparse
 import _checkout  # noqa: F401
 
 from clustr_mm.arguments import number
-from clustr_mm.datasets import TASKS, make_shapes
 from clustr_mm.errors import reported
+from clustr_mm.shapes import TASKS, make_shapes
 
 
 def parse_args():

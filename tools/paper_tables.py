@@ -67,9 +67,8 @@ def chosen_rows(pattern: str) -> list[Row]:
     ]
     if not found:
         raise UserError(
-            f'no row of the papers fits {pattern!r}: give a part of a name '
-            'such as '
-            '"HVT: HVT-S-1" or "EViT: deit-s/0.7"'
+            f'--only {pattern!r} fits no row of the papers: give a part of a '
+            'name such as "HVT: HVT-S-1" or "EViT: deit-s/0.7"'
         )
     return found
 

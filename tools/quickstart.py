@@ -14,8 +14,8 @@ from mmengine.config import Config
 
 from clustr_mm.analysis.panels import draw_folder
 from clustr_mm.arguments import number
-from clustr_mm.datasets import make_shapes
 from clustr_mm.errors import reported
+from clustr_mm.shapes import make_shapes
 
 TOOLS = Path(__file__).parent
 CONFIG = TOOLS.parent / 'configs/quickstart/upernet_clustr_shapes.py'

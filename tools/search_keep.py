@@ -4,7 +4,6 @@ python tools/search_keep.py configs/token_pooling/search_deit_s_imagenet.py \\
     --base configs/token_pooling/token_pooling_s_l3_imagenet.py --out FILE
 """
 
-import argparse
 import os
 from pathlib import Path
 
@@ -12,13 +11,15 @@ import _checkout  # noqa: F401
 from mmengine.config import Config
 from mmengine.dist import is_main_process
 
-from clustr_mm import config_files, data_location, launch, outputs
+from clustr_mm import configs, outputs
 from clustr_mm.arguments import number
-from clustr_mm.errors import UserError, reported
+from clustr_mm.errors import ArgumentParser, UserError, reported
+from clustr_mm.runs import launch
+from clustr_mm.wrappers import unwrapped
 
 
 def parse_args():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('config', help='of the search, with a KeepSearch')
     parser.add_argument(
         '--base',
@@ -52,7 +53,7 @@ def check(cfg: Config, base: str, out: str):
             'the search needs a config whose model is a KeepSearch, such as '
             'configs/token_pooling/search_deit_s_imagenet.py'
         )
-    kind = config_files.read(base).model.get('backbone', {}).get('type')
+    kind = configs.read(base).model.get('backbone', {}).get('type')
     if kind != 'TokenPoolingDeiT':
         raise UserError(
             f'the list is for a TokenPoolingDeiT, but the backbone of {base} '
@@ -68,24 +69,24 @@ def write_config(out: str, base: str, keep: list[int], source: str):
     out = Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     base = os.path.relpath(base, out.parent).replace(os.sep, '/')
-    out.write_text(
+    text = (
         f'# Found by tools/search_keep.py: {source}.\n'
         f'_base_ = {base!r}\n\n'
         f'model = dict(backbone=dict(keep={keep}))\n'
     )
+    outputs.write_atomically(out, text.encode())
 
 
 def main():
     args = parse_args()
     cfg = launch.load_config(args)
     check(cfg, args.base, args.out)
-    data_location.check(cfg, 'train_dataloader')
     if args.sparsity_weight is not None:
         cfg.model.sparsity_weight = args.sparsity_weight
     if args.resume:
         launch.resume(cfg, args.resume)
     model = launch.train(cfg)
-    keep = getattr(model, 'module', model).backbone.found()
+    keep = unwrapped(model).found()
     if is_main_process():
         weight = cfg.model.sparsity_weight
         source = f'{Path(args.config).name}, lambda {weight:g}'

@@ -14,7 +14,7 @@ from pathlib import Path
 import _checkout  # noqa: F401
 
 from clustr_mm.errors import reported
-from clustr_mm.smoke import Outcome, main_configs, try_config
+from clustr_mm.runs.smoke import Outcome, main_configs, try_config
 
 TOOLS = Path(__file__).resolve().parent
 

@@ -8,8 +8,8 @@ import argparse
 import _checkout  # noqa: F401
 
 from clustr_mm.arguments import number
-from clustr_mm.datasets.folders import split_folder
 from clustr_mm.errors import reported
+from clustr_mm.shapes.folders import split_folder
 
 
 def parse_args():

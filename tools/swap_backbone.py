@@ -11,7 +11,7 @@ import _checkout  # noqa: F401
 
 from clustr_mm.arguments import number
 from clustr_mm.errors import reported
-from clustr_mm.swapping import BACKBONES, swap_backbone
+from clustr_mm.swap.swapping import presets, swap_backbone
 
 
 def parse_args():
@@ -21,10 +21,23 @@ def parse_args():
     )
     parser.add_argument(
         'backbone',
-        help=f'{", ".join(BACKBONES)}, or a config file whose backbone to '
+        help=f'{", ".join(presets())}, or a config file whose backbone to '
         'take, which may be of your own',
     )
-    parser.add_argument('--out', required=True, type=Path)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument('--out', type=Path, help='the file to write')
+    where.add_argument(
+        '--dry-run',
+        action='store_true',
+        help='say what would be changed, try it, and write nothing',
+    )
+    parser.add_argument(
+        '--assume',
+        metavar='OUTPUTS',
+        help='what the old backbone hands out, if it cannot be run: channels '
+        "and stride of each map, such as '256,4 512,8 1024,16 2048,32', or "
+        'the length of its vector',
+    )
     parser.add_argument(
         '--adamw',
         action='store_true',
@@ -41,8 +54,9 @@ def parse_args():
 
 def main():
     args = parse_args()
+    del args.dry_run  # there is no --out then
     notes = swap_backbone(**vars(args))
-    print(f'\n{args.out}')
+    print(f'\n{args.out or "Nothing was written, but could be:"}')
     for note in notes:
         print(f'  {note}')
 

@@ -1,16 +1,14 @@
 """Evaluate a model of any config of MMPretrain, MMSegmentation, MMDetection
 or MMPose, with our backbones or without."""
 
-import argparse
-
 import _checkout  # noqa: F401
 
-from clustr_mm import data_location, launch
-from clustr_mm.errors import reported
+from clustr_mm.errors import ArgumentParser, reported
+from clustr_mm.runs import launch
 
 
 def parse_args():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = ArgumentParser(description=__doc__)
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help='file or URL of the weights')
     parser.add_argument(
@@ -34,7 +32,6 @@ def parse_args():
 def main():
     args = parse_args()
     cfg = launch.load_config(args)
-    data_location.check(cfg, 'test_dataloader')
     launch.load_from(cfg, args.checkpoint)
     if args.out:
         launch.dump_predictions(cfg, args.out)
@@ -42,7 +39,7 @@ def main():
         launch.enable_visualization(cfg, args.show_dir, args.show)
     if args.tta:
         launch.enable_tta(cfg)
-    launch.build_runner(cfg).test()
+    launch.test(cfg)
 
 
 if __name__ == '__main__':

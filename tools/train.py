@@ -1,16 +1,14 @@
 """Train a model of any config of MMPretrain, MMSegmentation, MMDetection or
 MMPose, with our backbones or without."""
 
-import argparse
-
 import _checkout  # noqa: F401
 
-from clustr_mm import data_location, launch
-from clustr_mm.errors import reported
+from clustr_mm.errors import ArgumentParser, reported
+from clustr_mm.runs import launch
 
 
 def parse_args():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = ArgumentParser(description=__doc__)
     parser.add_argument('config', help='config file')
     parser.add_argument(
         '--resume',
@@ -35,7 +33,6 @@ def parse_args():
 def main():
     args = parse_args()
     cfg = launch.load_config(args)
-    data_location.check(cfg, 'train_dataloader', 'val_dataloader')
     if args.amp:
         launch.enable_amp(cfg)
     if args.auto_scale_lr:

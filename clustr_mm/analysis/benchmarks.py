@@ -11,11 +11,11 @@ import torch
 from mmengine.config import Config
 from torch import Tensor, nn
 
-from clustr_mm.backbones import clustr
-from clustr_mm.dependencies import require
+from clustr_mm.backbones.clustr import Clustering
 from clustr_mm.registry import MODELS
 from clustr_mm.tokens.density_peaks import density_peaks
 from clustr_mm.tokens.kmeans import kmedoids
+from clustr_mm.toolboxes import TOOLBOXES
 from .cost import count_macs
 from .measure import Candidate, Result, Setting, measure, prepared
 from .models import build_model, example_inputs
@@ -155,6 +155,7 @@ PLAIN = {
     'DynamicViT-S/0.7': dict(type='DynamicViT', keep=0.7),
     'Token Pooling, level 3': dict(type='TokenPoolingDeiT', keep=3),
 }
+TOME = dict(type='ToMe', arch='deit-small')
 PYRAMIDS = {
     'ClusTR-S': dict(type='ClusTR', arch='small'),
     'ClusTR-S, reuse': dict(type='ClusTR', arch='small', reuse=True),
@@ -253,7 +254,10 @@ def pyramids(
         if found['name'] not in ours or result.interrupted:
             continue
         call = prepared(setting, candidates[found['name']].call)
-        share = time_share(call, clustr, 'density_peaks', rounds=3)
+        parts = models[found['name']].modules()
+        share = time_share(
+            call, (m for m in parts if isinstance(m, Clustering)), rounds=3
+        )
         found['clustering_share'] = share
         resident = resident_memory(call)
         note = f'{found["name"]}: {share.median:.1%} of the time is clustering'
@@ -264,11 +268,79 @@ def pyramids(
     return result
 
 
+def training(
+    setting: Setting, batches: Sequence[int] = (8,), size: int = 224
+) -> Iterator[Result]:
+    """An iteration of training: forward, backward, a step of AdamW."""
+    setting = replace(setting, training=True)
+    for batch in batches:
+        img = torch.randn(batch, 3, size, size, device=setting.device)
+        candidates = {}
+        for name, model in _everybody(setting, size):
+            macs = count_macs(model, img[:1]).macs
+            candidates[name] = Candidate(training_step(model, img), macs)
+        title = f'training, {batch} x {size} x {size}, {setting.dtype}'
+        yield measure(title, candidates, setting, batch)
+
+
+def training_step(model: nn.Module, img: Tensor) -> Callable[[], None]:
+    """What trains a model by one more step, for whatever loss."""
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step() -> None:
+        sum(out.float().square().mean() for out in model(img)).backward()
+        optimizer.step()
+        # Else the next step's memory would be less by what it frees.
+        optimizer.zero_grad()
+
+    return step
+
+
+def precision(
+    setting: Setting, batches: Sequence[int] = (8, 1), size: int = 224
+) -> Iterator[Result]:
+    """Each backbone in ``setting.dtype``, by autocast, and in float32."""
+    full = replace(setting, dtype='float32')
+    for batch in batches:
+        img = torch.randn(batch, 3, size, size, device=setting.device)
+        candidates, notes = {}, []
+        for name, model in _everybody(setting, size):
+            predict = partial(model, img)
+            low = prepared(setting, predict)
+            candidates[name] = Candidate(
+                predict, count_macs(model, img[:1]).macs
+            )
+            candidates[f'{name}, {setting.dtype}'] = Candidate(low, rival=name)
+            with full.running():
+                error = _distance(predict()[-1], low()[-1])
+            notes.append(f'{name}: outputs differ by {error:.2%}')
+        title = f'{setting.dtype} against float32, {batch} x {size} x {size}'
+        result = measure(title, candidates, full, batch)
+        result.notes += notes
+        yield result
+
+
+def _distance(expected: Tensor, found: Tensor) -> float:
+    """How far tensors are from each other, as a share of their length."""
+    expected, found = expected.double(), found.double()
+    return ((found - expected).norm() / expected.norm()).item()
+
+
+def _everybody(setting: Setting, size: int) -> Iterator[tuple[str, nn.Module]]:
+    """All that is compared, the dense trunk first."""
+    for name, settings in {**PLAIN, 'ToMe': TOME}.items():
+        yield name, build_backbone(settings, setting, img_size=size)
+    pyramids = {**PYRAMIDS, 'Swin-T, mmseg': SWIN, 'PVTv2-b2, mmdet': PVT}
+    for name, settings in pyramids.items():
+        yield name, build_backbone(settings, setting)
+
+
 def build_backbone(settings: dict, setting: Setting, **more) -> nn.Module:
     """Build a backbone, of any toolbox, with random weights."""
     toolbox = settings['type'].rpartition('.')[0]
     if toolbox:
-        require(toolbox)
+        TOOLBOXES[toolbox].require()
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         model = MODELS.build(dict(settings, **more))

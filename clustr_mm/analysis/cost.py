@@ -7,7 +7,6 @@ counted, as is the custom.
 """
 
 import math
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,6 @@ from torch.nn.modules.module import (
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from clustr_mm.layers.reducer import Reducer
 from .table import format_table
 
 KINDS = {
@@ -31,12 +29,11 @@ KINDS = {
     'clustering': 'clustering and selection',
     'rest': 'pooling and other products',
 }
-# What the papers count. ClusTR leaves out attention and clustering; that HVT
-# counts its pooling shows at 160 x 160.
-PAPER_KINDS = {'ClusTR': ('layers',), 'HVT': ('layers', 'attention', 'rest')}
+# What most papers count. A backbone whose paper does otherwise has other
+# `paper_kinds`.
 USUAL_KINDS = ('layers', 'attention', 'clustering')
 
-# Products called from here are clustering, whichever module calls.
+# What a plain function in here multiplies is clustering.
 _CLUSTERING_PACKAGE = 'clustr_mm.tokens'
 _ATTENTION_NAMES = ('attention', 'attn', 'msa')
 
@@ -157,7 +154,9 @@ def count_macs(model: Callable, *args, **kwargs) -> Cost:
     if len(args) == 1 and _is_shape(args[0]):
         args = (torch.randn(args[0]),)
     module = model if isinstance(model, nn.Module) else nn.Module()
-    counter = _Counter(module)
+    package = getattr(model, '__module__', None) or ''
+    is_clustering = package.startswith(_CLUSTERING_PACKAGE)
+    counter = _Counter(module, 'clustering' if is_clustering else None)
     modes = {part: part.training for part in module.modules()}
     module.eval()
     try:
@@ -185,11 +184,16 @@ class _Unfused(TorchFunctionMode):
 
 
 class _Counter(TorchDispatchMode):
-    """Counts the operators that run, each for the module that runs it."""
+    """Counts the operators that run, each for the module that runs it.
 
-    def __init__(self, model: nn.Module):
+    A module whose products are of another kind than its name suggests says so
+    by ``counts_as``, one of `KINDS`.
+    """
+
+    def __init__(self, model: nn.Module, counts_as: str | None = None):
         super().__init__()
         self.model = model
+        self.counts_as = counts_as
         self.names = {module: name for name, module in model.named_modules()}
         self.weights = {_storage(param) for param in model.parameters()}
         self.running: list[nn.Module] = []
@@ -215,7 +219,7 @@ class _Counter(TorchDispatchMode):
             self._of(name.rpartition('.')[0]).params += param.numel()
         kinds = USUAL_KINDS
         for module in self.names:
-            kinds = PAPER_KINDS.get(type(module).__name__, kinds)
+            kinds = getattr(module, 'paper_kinds', kinds)
         return Cost(self.modules, kinds, tuple(self.uncounted))
 
     def _start(self, module: nn.Module, inputs):
@@ -259,14 +263,15 @@ class _Counter(TorchDispatchMode):
         factors = args[_FACTORS.get(operator, slice(0))]
         if any(_storage(factor) in self.weights for factor in factors):
             return 'layers'
-        if _called_from(_CLUSTERING_PACKAGE):
+        if operator in (*_DISTANCES, *_SUMS):
             return 'clustering'
-        if operator == 'convolution':
-            return 'layers'
         if operator.startswith(_ATTENTION):
             return 'attention'
-        if any(isinstance(module, Reducer) for module in self.running):
-            return 'clustering' if factors else 'rest'
+        for module in (*reversed(self.running), self):
+            if factors and getattr(module, 'counts_as', None):
+                return module.counts_as
+        if operator == 'convolution':
+            return 'layers'
         classes = [type(module).__name__.lower() for module in self.running]
         if any(part in name for part in _ATTENTION_NAMES for name in classes):
             return 'attention'
@@ -276,15 +281,6 @@ class _Counter(TorchDispatchMode):
 def _storage(x: Tensor) -> int:
     """What a tensor shares with its views."""
     return x.untyped_storage().data_ptr()
-
-
-def _called_from(package: str) -> bool:
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_globals.get('__name__', '').startswith(package):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _num_tokens(output) -> int | None:

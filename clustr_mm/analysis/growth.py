@@ -22,7 +22,16 @@ from .speed import Call, allocated_memory, compare
 
 SIZES = (224, 320, 448, 640, 896, 1280, 1792)
 NUM_TOKENS = (784, 1568, 3136, 6272, 12544, 25088, 50176, 100352, 200704)
-MODELS = {**PYRAMIDS, **DETECTION_PYRAMIDS, 'PVTv2-b2': PVT, 'Swin-T': SWIN}
+LINEAR = dict(
+    type='ClusTR', arch='small', window=WINDOW, reuse=True, growth=0.0
+)
+MODELS = {
+    **PYRAMIDS,
+    **DETECTION_PYRAMIDS,
+    'ClusTR-S, window, reuse, growth 0': LINEAR,
+    'PVTv2-b2': PVT,
+    'Swin-T': SWIN,
+}
 # Beyond, the textbook's matrices take gigabytes.
 TEXTBOOK_TOKENS = 12544
 

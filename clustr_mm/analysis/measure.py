@@ -15,6 +15,7 @@ from rich.progress import (
 )
 
 from clustr_mm.errors import UserError
+from clustr_mm.tokens import processor
 from .speed import Call, Comparison, allocated_memory, compare
 from .table import format_table
 
@@ -29,6 +30,7 @@ class Setting:
         device: 'cpu', or 'cuda'.
         dtype: 'float32'; models run in others by autocast.
         compiled: Whether models also run compiled.
+        training: Whether there are gradients.
         rounds: How many times each candidate is timed at most.
         budget: Seconds after which a comparison is ended.
         show_progress: Whether to show a bar on the error output.
@@ -37,6 +39,7 @@ class Setting:
     device: str = 'cpu'
     dtype: str = 'float32'
     compiled: bool = False
+    training: bool = False
     rounds: int = 20
     budget: float = 60.0
     show_progress: bool = False
@@ -52,13 +55,20 @@ class Setting:
                 f'{self.device}: {error}'
             ) from error
 
+    @property
+    def processor(self) -> str:
+        """What is measured."""
+        if self.device.startswith('cuda'):
+            return torch.cuda.get_device_name(self.device)
+        return f'{processor.name()}, {torch.get_num_threads()} threads'
+
     @contextmanager
     def running(self):
-        """As a user predicts: without gradients, maybe in autocast."""
+        """As a user predicts or trains, maybe in autocast."""
         low = self.dtype != 'float32'
         dtype = getattr(torch, self.dtype) if low else None
         with (
-            torch.no_grad(),
+            torch.set_grad_enabled(self.training),
             torch.autocast(self.device, dtype, enabled=low),
         ):
             yield
@@ -129,7 +139,7 @@ def measure(
         if not comparison.interrupted:
             found['memory'] = allocated_memory(calls[name], setting.device)
         data.append(found)
-    return _comparison_table(title, comparison, data)
+    return _comparison_table(title, comparison, data, setting.processor)
 
 
 def _times(comparison: Comparison, name: str, batch: int) -> dict:
@@ -143,7 +153,7 @@ def _times(comparison: Comparison, name: str, batch: int) -> dict:
 
 
 def _comparison_table(
-    title: str, comparison: Comparison, data: list[dict]
+    title: str, comparison: Comparison, data: list[dict], processor: str
 ) -> Result:
     rows = [
         [
@@ -165,7 +175,7 @@ def _comparison_table(
     rounds = f'{comparison.num_rounds} round'
     rounds += 's' if comparison.num_rounds > 1 else ''
     return Result(
-        f'{title}; median (quartiles) of {rounds}',
+        f'{title}; median (quartiles) of {rounds} on {processor}',
         [head[i] for i in kept],
         [[row[i] for i in kept] for row in rows],
         data,

@@ -12,10 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from clustr_mm.backbones.dynamic_vit import DynamicViT, PredictedTokens
-from clustr_mm.backbones.evit import AttentiveTokens, EViT
-from clustr_mm.backbones.hvt import HVT
-from clustr_mm.backbones.token_pooling import PooledTokens, TokenPoolingDeiT
+from clustr_mm.backbones.dynamic_vit import PredictedTokens
+from clustr_mm.backbones.evit import AttentiveTokens
+from clustr_mm.backbones.token_pooling import PooledTokens
 from clustr_mm.backbones.vit import ThinViT
 from clustr_mm.layers.attention import Attention
 from clustr_mm.layers.pooling import TokenPool
@@ -95,14 +94,7 @@ def straightforward(model: ThinViT) -> Callable[[Tensor], Tensor]:
     For images of the model's size, EViT, DynamicViT, HVT, dense ViTs and
     Token Pooling by K-Medoids; it returns the vector that a head takes.
     """
-    rules = {
-        EViT: _keep_attentive,
-        DynamicViT: _keep_predicted,
-        HVT: _pool,
-        TokenPoolingDeiT: _cluster,
-    }
-    rule = rules.get(type(model))
-    acts_at = dict(zip(model._reducer_at, model.reducers))
+    acts_at = {reducer.block: reducer for reducer in model.reducers}
     embed, num_patches = model.patch_embed, math.prod(model.grid)
 
     def forward(img: Tensor) -> Tensor:
@@ -112,7 +104,7 @@ def straightforward(model: ThinViT) -> Callable[[Tensor], Tensor]:
         x = x + model.pos_embed
         for i, block in enumerate(model.blocks):
             reducer = acts_at.get(i)
-            place = reducer and reducer.place
+            rule, place = RULES[type(reducer)], getattr(reducer, 'place', None)
             if place == 'before':
                 x = rule(reducer, x, None, num_patches)
             out, attention = _attend(block.attn, block.norm1(x))
@@ -204,3 +196,13 @@ def _cluster(
     weight = significance if reducer.weighted else None
     _, medoids = looped_kmedoids(patches, first, weight, reducer.iters)
     return torch.cat([x[:, :1], _gather(patches, medoids)], 1)
+
+
+# By the kind of a reducer.
+RULES = {
+    AttentiveTokens: _keep_attentive,
+    PredictedTokens: _keep_predicted,
+    TokenPool: _pool,
+    PooledTokens: _cluster,
+    type(None): None,
+}

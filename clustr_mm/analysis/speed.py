@@ -10,13 +10,13 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from unittest import mock
 
 import torch
+from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 Call = Callable[[], object]
@@ -121,6 +121,17 @@ def compare(
     return comparison
 
 
+def warn_if_busy() -> None:
+    """Say so where other programs run."""
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        print(
+            f'Other programs are running (load {load:.1f}): what follows '
+            'is less sure, and unfair to what runs in many small steps.',
+            file=sys.stderr,
+        )
+
+
 def seconds_of(call: Call) -> float:
     """Time one call."""
     synchronize()
@@ -137,26 +148,29 @@ def synchronize() -> None:
 
 
 def time_share(
-    call: Call, module: object, name: str, rounds: int = 5
+    call: Call, modules: Iterable[nn.Module], rounds: int = 5
 ) -> Spread:
-    """Share of a call's time that is spent in ``module.name``.
+    """Share of a call's time that is spent in modules that it runs.
 
-    It must be looked up there at each call, and must not call itself.
+    None of them may be a part of another.
     """
-    function, inside = getattr(module, name), 0.0
+    started = inside = 0.0
 
-    def timed(*args, **kwargs):
-        nonlocal inside
+    def start(module, args):
+        nonlocal started
         synchronize()
         started = time.perf_counter()
-        try:
-            return function(*args, **kwargs)
-        finally:
-            synchronize()
-            inside += time.perf_counter() - started
+
+    def stop(module, args, output):
+        nonlocal inside
+        synchronize()
+        inside += time.perf_counter() - started
 
     shares = []
-    with mock.patch.object(module, name, timed):
+    with ExitStack() as hooks:
+        for module in modules:
+            hooks.enter_context(module.register_forward_pre_hook(start))
+            hooks.enter_context(module.register_forward_hook(stop))
         for _ in range(rounds):
             inside = 0.0
             total = seconds_of(call)

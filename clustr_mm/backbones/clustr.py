@@ -7,9 +7,11 @@ numbers of clusters side by side make the attention multi-scale.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from mmcv.cnn import build_norm_layer
 from mmcv.cnn.bricks import DropPath
@@ -22,36 +24,65 @@ from mmengine.model import (
 )
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.checkpoint import checkpoint
 
 from clustr_mm.arguments import check_positive, check_rates, check_types
+from clustr_mm.layers.convolution import Conv2d
 from clustr_mm.layers.linear import Linear
+from clustr_mm.layers.recompute import recompute
 from clustr_mm.registry import MODELS
 from clustr_mm.tokens.density_peaks import (
     Clusters,
     check_options,
     density_peaks,
 )
-from clustr_mm.tokens.merging import cluster_softmax, cluster_sum
+from clustr_mm.tokens.maps import (
+    channels_last,
+    map_to_tokens,
+    tokens_to_map,
+)
+from clustr_mm.tokens.merging import (
+    Rows,
+    cluster_softmax_means,
+    number_clusters,
+)
+from .backbone import Backbone
+
+# Tokens a side of the first stage's map at 224 x 224.
+_USUAL_SIDE = 56
+# Attention among this many tokens, those of stage 4 at 896 x 896, is still a
+# small part of a stage's time.
+_DENSE_TOKENS = 784
 
 Grid = tuple[int, int]
-Scales = Sequence[Clusters | None]  # None: every token by itself
 
 
-def _to_map(x: Tensor, grid: Grid) -> Tensor:
-    """[B, N, C] -> [B, C, H, W]."""
-    return x.mT.unflatten(2, grid)
+class Scales(NamedTuple):
+    """What a block attends to. Sharding takes it apart and builds it anew."""
 
-
-def _to_tokens(fmap: Tensor) -> Tensor:
-    """[B, C, H, W] -> [B, N, C]."""
-    return fmap.flatten(2).mT
+    # Of each scale; None where every token is by itself.
+    clusters: Sequence[Clusters | None]
+    rows: Rows | None = None  # numbers those of all scales, if there are any
 
 
 def _pad_to_multiple(fmap: Tensor, size: int) -> Tensor:
     """Pad the right and the bottom with zeros where they fall short."""
     height, width = fmap.shape[-2:]
     return F.pad(fmap, (0, -width % size, 0, -height % size))
+
+
+def _joined(
+    keys: Sequence[Tensor],
+    values: Sequence[Tensor],
+    masks: Sequence[Tensor | None],
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Several sets of keys and values [B, H, M, C] as one, and its mask."""
+    mask = None
+    if any(m is not None for m in masks):
+        everything = [k.new_ones(k.shape[0], k.shape[2]).bool() for k in keys]
+        mask = torch.cat(
+            [e if m is None else m for m, e in zip(masks, everything)], 1
+        )
+    return torch.cat(keys, 2), torch.cat(values, 2), mask
 
 
 class ConvFFN(BaseModule):
@@ -65,20 +96,28 @@ class ConvFFN(BaseModule):
         self.fc2 = Linear(hidden, dims)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
-        fmap = self.conv(_to_map(self.fc1(x), grid))
-        return self.fc2(F.gelu(_to_tokens(fmap)))
+        fmap = self.conv(tokens_to_map(self.fc1(x), grid))
+        return self.fc2(F.gelu(map_to_tokens(fmap)))
 
 
 class MultiSourceAttention(BaseModule):
     """Multi-head attention to several sets of tokens.
 
     Each has its own projection to keys and values. What the heads gather
-    from them is summed over the sets, then projected (eq. 8).
+    from them is summed over the sets, then projected (eq. 8); or the sets are
+    joined, and share a softmax (eq. 7).
     """
 
-    def __init__(self, dims: int, num_heads: int, num_sources: int = 1):
+    def __init__(
+        self,
+        dims: int,
+        num_heads: int,
+        num_sources: int = 1,
+        joint: bool = False,
+    ):
         super().__init__()
         self.num_heads = num_heads
+        self.joint = joint
         self.q = Linear(dims, dims)
         self.kv = ModuleList(
             Linear(dims, 2 * dims) for _ in range(num_sources)
@@ -96,12 +135,18 @@ class MultiSourceAttention(BaseModule):
         A mask [B, M] is true where a source's token may be attended to.
         """
         query = self._split_heads(self.q(x))
-        gathered = 0
-        for kv, source, mask in zip(self.kv, sources, masks, strict=True):
-            key, value = map(self._split_heads, kv(source).chunk(2, -1))
+        sets = [
+            (*map(self._split_heads, kv(source).chunk(2, -1)), mask)
+            for kv, source, mask in zip(self.kv, sources, masks, strict=True)
+        ]
+        if self.joint:
+            sets = [_joined(*zip(*sets))]
+        gathered = None
+        for key, value, mask in sets:
             if mask is not None:
                 mask = mask[:, None, None]
-            gathered = gathered + self.product(query, key, value, mask)
+            found = self.product(query, key, value, mask)
+            gathered = found if gathered is None else gathered + found
         return self.proj(gathered.transpose(1, 2).flatten(2))
 
     def _split_heads(self, x: Tensor) -> Tensor:
@@ -113,6 +158,34 @@ class MultiSourceAttention(BaseModule):
         return F.scaled_dot_product_attention(query, key, value, mask)
 
 
+class Clustering(nn.Module):
+    """`density_peaks` with its options.
+
+    As a module, so that whoever watches which of them runs can tell its
+    products from those of attention.
+    """
+
+    counts_as = 'clustering'
+
+    def __init__(self, **options):
+        super().__init__()
+        self.options = options
+
+    def forward(
+        self, x: Tensor, numbers: Sequence[int], grid: Grid
+    ) -> list[Clusters]:
+        return density_peaks(x, numbers, grid=grid, **self.options)
+
+
+class ClusterMeans(nn.Module):
+    """`cluster_softmax_means`, as a module for the same reason."""
+
+    counts_as = 'clustering'
+
+    def forward(self, x: Tensor, score: Tensor, rows: Rows) -> list[Tensor]:
+        return cluster_softmax_means(x, score, rows)
+
+
 class ClusterAttention(MultiSourceAttention):
     """Attention to clusters of tokens (sections 3.2 and 3.3).
 
@@ -121,44 +194,84 @@ class ClusterAttention(MultiSourceAttention):
         num_heads (int): Number of heads.
         reduction (Sequence[int]): Tokens a cluster, on average, at each
             scale; 1 stands for dense attention.
+        stage (int): Which stage this is, from 0 on.
+        growth (float): Which power of the number of tokens the number of
+            clusters grows with, from 224 x 224 on.
+        joint (bool): Whether all scales share a softmax.
+        merge_norm (bool): Whether merged tokens are normalised.
         clustering: Options of `density_peaks`.
     """
 
     def __init__(
-        self, dims: int, num_heads: int, reduction: Sequence[int], **clustering
+        self,
+        dims: int,
+        num_heads: int,
+        reduction: Sequence[int],
+        stage: int = 0,
+        growth: float = 1.0,
+        joint: bool = False,
+        merge_norm: bool = False,
+        **clustering,
     ):
-        super().__init__(dims, num_heads, len(reduction))
+        super().__init__(dims, num_heads, len(reduction), joint)
         self.reduction = reduction
-        self.clustering = clustering
+        self.growth = growth
+        self.usual_tokens = math.ceil(_USUAL_SIDE / 2**stage) ** 2
+        self.clustering = Clustering(**clustering)
+        self.means = ClusterMeans()
+        self.score, self.norm = None, nn.Identity()
         if max(reduction) > 1:
             # The logarithm of a token's weight in its cluster, w in eq. 3.
             self.score = Linear(dims, 1)
+            if merge_norm:
+                self.norm = nn.LayerNorm(dims)
+        else:
+            # No clusters, until attention to so many tokens takes its time.
+            self.usual_tokens = max(self.usual_tokens, _DENSE_TOKENS)
 
     def forward(
         self, x: Tensor, grid: Grid, scales: Scales | None = None
     ) -> tuple[Tensor, Scales]:
         if scales is None:
             scales = self.cluster(x, grid)
-        sources = [x if c is None else self.merge(x, c) for c in scales]
-        masks = [c and c.mask for c in scales]
+        sources = self.merge(x, scales)
+        masks = [c and c.mask for c in scales.clusters]
         return self.attend(x, sources, masks), scales
 
     def cluster(self, x: Tensor, grid: Grid) -> Scales:
         num_tokens = x.shape[1]
-        numbers = [math.ceil(num_tokens / r) for r in self.reduction]
+        numbers = [self.num_clusters(r, num_tokens) for r in self.reduction]
         sparse = [m for m in numbers if m < num_tokens]
-        clusters = iter(
-            density_peaks(x, sparse, grid=grid, **self.clustering)
-            if sparse
-            else ()
-        )
-        return [next(clusters) if m < num_tokens else None for m in numbers]
+        if not sparse:
+            return Scales([None for _ in numbers])
+        found = self.clustering(x, sparse, grid)
+        rest = iter(found)
+        clusters = [next(rest) if m < num_tokens else None for m in numbers]
+        labels, numbers, _ = zip(*found)
+        return Scales(clusters, number_clusters(labels, numbers))
 
-    def merge(self, x: Tensor, clusters: Clusters) -> Tensor:
-        labels, num_clusters, _ = clusters
-        score = self.score(x)[..., 0].to(x.dtype)
-        weight = cluster_softmax(score, labels, num_clusters)
-        return cluster_sum(x * weight[..., None], labels, num_clusters)
+    def num_clusters(self, reduction: int, num_tokens: int) -> int:
+        """Of a scale; not below the number of tokens stands for all."""
+        usual = self.usual_tokens
+        if self.growth == 1 or num_tokens <= usual:
+            return -(-num_tokens // reduction)
+        return math.ceil(
+            usual / reduction * (num_tokens / usual) ** self.growth
+        )
+
+    def merge(self, x: Tensor, scales: Scales) -> list[Tensor]:
+        """The tokens to attend to at each scale."""
+        if scales.rows is None:
+            return [x for _ in scales.clusters]
+        if self.score is None:
+            score = x.new_zeros(x.shape[:2])
+        else:
+            score = self.score(x)[..., 0]
+        merged = iter(self.means(x, score, scales.rows))
+        return [
+            x if c is None else self.norm(next(merged))
+            for c in scales.clusters
+        ]
 
 
 class SpatialReductionAttention(MultiSourceAttention):
@@ -169,6 +282,7 @@ class SpatialReductionAttention(MultiSourceAttention):
         num_heads (int): Number of heads.
         reduction (Sequence[int]): Tokens a key, of which there is one
             scale; its root is the kernel size and stride.
+        stage (int): Which stage this is; it is of no account.
         num_keys (int, optional): Let a query attend only to this many keys,
             those with the largest products (k-NN attention).
     """
@@ -178,26 +292,30 @@ class SpatialReductionAttention(MultiSourceAttention):
         dims: int,
         num_heads: int,
         reduction: Sequence[int],
+        stage: int = 0,
         num_keys: int | None = None,
     ):
         super().__init__(dims, num_heads)
         self.stride = math.isqrt(reduction[0])
         self.num_keys = num_keys
         if self.stride > 1:
-            self.reduce = nn.Conv2d(dims, dims, self.stride, self.stride)
+            self.reduce = Conv2d(dims, dims, self.stride, self.stride)
             self.norm = nn.LayerNorm(dims)
 
     def forward(self, x: Tensor, grid: Grid, *_) -> tuple[Tensor, None]:
         source = x
         if self.stride > 1:
-            fmap = _pad_to_multiple(_to_map(x, grid), self.stride)
-            source = self.norm(_to_tokens(self.reduce(fmap)))
+            fmap = _pad_to_multiple(tokens_to_map(x, grid), self.stride)
+            source = self.norm(map_to_tokens(self.reduce(fmap)))
         return self.attend(x, [source], [None]), None
 
-    def product(self, query, key, value, mask):
+    def product(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+    ) -> Tensor:
         if self.num_keys is None or self.num_keys >= key.shape[-2]:
             return super().product(query, key, value, mask)
-        logits = query @ key.mT / math.sqrt(query.shape[-1])
+        # Before the product, which in half precision might overflow.
+        logits = query / math.sqrt(query.shape[-1]) @ key.mT
         least = logits.topk(self.num_keys, -1).values[..., -1:]
         return (
             logits.masked_fill(logits < least, -math.inf).softmax(-1) @ value
@@ -238,17 +356,18 @@ class Stem(BaseModule):
         self, in_channels: int, dims: int, stem_norm_cfg: dict, norm_cfg: dict
     ):
         super().__init__()
-        self.conv = nn.Conv2d(
+        self.conv = Conv2d(
             in_channels, dims, 7, stride=2, padding=3, bias=False
         )
         self.conv_norm = build_norm_layer(stem_norm_cfg, dims)[1]
-        self.proj = nn.Conv2d(dims, dims, 2, stride=2)
+        self.proj = Conv2d(dims, dims, 2, stride=2)
         self.norm = build_norm_layer(norm_cfg, dims)[1]
 
     def forward(self, fmap: Tensor) -> tuple[Tensor, Grid]:
-        fmap = F.relu(self.conv_norm(self.conv(fmap)))
+        fmap = self.conv(channels_last(fmap))
+        fmap = F.relu(self.conv_norm(fmap))
         fmap = self.proj(_pad_to_multiple(fmap, 2))
-        return self.norm(_to_tokens(fmap)), fmap.shape[-2:]
+        return self.norm(map_to_tokens(fmap)), fmap.shape[-2:]
 
 
 class OverlapEmbed(BaseModule):
@@ -256,29 +375,21 @@ class OverlapEmbed(BaseModule):
 
     def __init__(self, in_channels: int, dims: int, norm_cfg: dict):
         super().__init__()
-        self.proj = nn.Conv2d(in_channels, dims, 3, stride=2, padding=1)
+        self.proj = Conv2d(in_channels, dims, 3, stride=2, padding=1)
         self.norm = build_norm_layer(norm_cfg, dims)[1]
 
     def forward(self, fmap: Tensor) -> tuple[Tensor, Grid]:
         fmap = self.proj(fmap)
-        return self.norm(_to_tokens(fmap)), fmap.shape[-2:]
+        return self.norm(map_to_tokens(fmap)), fmap.shape[-2:]
 
 
-def _resolve_arch(arch: str | dict, zoo: dict) -> dict:
-    if isinstance(arch, str):
-        if arch not in zoo:
-            raise ValueError(
-                f'arch must be one of {", ".join(zoo)} or a '
-                f'dict, but is {arch!r}'
-            )
-        return zoo[arch]
+def _check_arch(arch: dict) -> None:
     keys = {'depths', 'dims', 'num_heads', 'ffn_ratios'}
     if set(arch) != keys or len({len(v) for v in arch.values()}) != 1:
         raise ValueError(
             f'arch must give {", ".join(sorted(keys))}, each '
             f'with one value a stage, but is {arch}'
         )
-    return arch
 
 
 def _resolve_reduction(
@@ -316,26 +427,8 @@ def _resolve_reduction(
     return scales
 
 
-def _check_stages(
-    out_indices: Sequence[int], frozen_stages: int, num_stages: int
-):
-    stages = set(out_indices)
-    if not stages <= set(range(num_stages)) or not (
-        0 < len(stages) == len(out_indices)
-    ):
-        raise ValueError(
-            f'out_indices must be one or more of 0..{num_stages - 1}, each '
-            f'once, but are {tuple(out_indices)}'
-        )
-    if not -1 <= frozen_stages <= num_stages:
-        raise ValueError(
-            f'frozen_stages must be in -1..{num_stages}, but is '
-            f'{frozen_stages}'
-        )
-
-
 @MODELS.register_module()
-class ClusTR(BaseModule):
+class ClusTR(Backbone):
     """ClusTR backbone: maps of stride 4, 8, 16 and 32.
 
     Images may have any height and width; a map's are rounded up.
@@ -360,6 +453,16 @@ class ClusTR(BaseModule):
         reuse (bool): Cluster once a stage, in its first block.
         share (float): Below 1, each image takes only as many clusters as
             hold this share of the decision values.
+        growth (float): How the number of clusters grows with that of tokens
+            in images larger than 224 x 224: in proportion to this power of
+            it. With 1, the paper's, ``reduction`` is the same at all sizes;
+            with 0 the number is, and a stage that attends densely takes
+            clusters, too, once it has more than 784 tokens.
+        joint (bool): Whether a token attends to the clusters of all scales
+            in one softmax (equation 7), or in one for each scale, which are
+            summed (equation 8).
+        merge_norm (bool): Whether merged tokens are normalised before they
+            become keys and values, as those of spatial reduction are.
         num_keys (int): Keys that a query attends to in 'sra_knn'. The
             default is about half of those at 224 x 224, as in the paper of
             k-NN attention.
@@ -396,6 +499,10 @@ class ClusTR(BaseModule):
         ),
     }
 
+    # What the costs that the paper prints are made of, attention and
+    # clustering left out. See `clustr_mm.analysis.cost.KINDS`.
+    paper_kinds = ('layers',)
+
     @check_types
     def __init__(
         self,
@@ -407,6 +514,9 @@ class ClusTR(BaseModule):
         window: int | None = None,
         reuse: bool = False,
         share: float = 1.0,
+        growth: float = 1.0,
+        joint: bool = False,
+        merge_norm: bool = False,
         num_keys: int = 25,
         in_channels: int = 3,
         drop_path_rate: float = 0.0,
@@ -421,7 +531,8 @@ class ClusTR(BaseModule):
         super().__init__(init_cfg)
         check_rates(drop_path_rate=drop_path_rate)
         check_positive(in_channels=in_channels, num_keys=num_keys)
-        arch = _resolve_arch(arch, self.arch_zoo)
+        arch = self.choose_arch(arch)
+        _check_arch(arch)
         depths, dims, heads = arch['depths'], arch['dims'], arch['num_heads']
         reduction = _resolve_reduction(reduction, attention, len(depths))
         if attention == 'cluster':
@@ -431,6 +542,9 @@ class ClusTR(BaseModule):
                 assign=assign,
                 window=window,
                 share=share,
+                growth=growth,
+                joint=joint,
+                merge_norm=merge_norm,
             )
         else:
             make_attention = partial(
@@ -439,12 +553,12 @@ class ClusTR(BaseModule):
             )
 
         check_options(k, assign, window, share)
-        _check_stages(out_indices, frozen_stages, len(depths))
+        if not 0 <= growth <= 1:
+            raise ValueError(f'growth must be in [0, 1], but is {growth}')
+        self.out_indices = self.choose_outputs(out_indices, len(depths))
+        self.choose_frozen(frozen_stages, norm_eval, len(depths))
 
         self.reuse = reuse
-        self.out_indices = out_indices
-        self.frozen_stages = frozen_stages
-        self.norm_eval = norm_eval
         self.with_cp = with_cp
 
         total = max(sum(depths) - 1, 1)
@@ -462,7 +576,7 @@ class ClusTR(BaseModule):
                 ModuleList(
                     ClusTRBlock(
                         dims[i],
-                        make_attention(dims[i], heads[i], reduction[i]),
+                        make_attention(dims[i], heads[i], reduction[i], i),
                         arch['ffn_ratios'][i],
                         next(drop_path),
                         norm_cfg,
@@ -471,7 +585,7 @@ class ClusTR(BaseModule):
                 )
             )
             self.norms.append(build_norm_layer(norm_cfg, dims[i])[1])
-        self._freeze()
+        self.freeze()
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         outs = []
@@ -483,7 +597,7 @@ class ClusTR(BaseModule):
             for block in blocks:
                 x, found = self._run(block, x, grid, scales)
                 scales = found if self.reuse else None
-            x = _to_map(norm(x), grid)
+            x = tokens_to_map(norm(x), grid)
             if i in self.out_indices:
                 # mmcv's operators, RoIAlign above all, read the memory of a
                 # map as if it were laid out in the order of its dimensions.
@@ -491,8 +605,8 @@ class ClusTR(BaseModule):
         return tuple(outs)
 
     def _run(self, block: ClusTRBlock, *args):
-        if self.with_cp and self.training:
-            return checkpoint(block, *args, use_reentrant=False)
+        if self.with_cp:
+            return recompute(block, *args)
         return block(*args)
 
     def init_weights(self):
@@ -509,19 +623,7 @@ class ClusTR(BaseModule):
                 fan_out = module.out_channels * math.prod(module.kernel_size)
                 normal_init(module, std=math.sqrt(2 * module.groups / fan_out))
 
-    def train(self, mode: bool = True):
-        """Switch the mode; frozen stages stay in evaluation mode."""
-        super().train(mode)
-        self._freeze()
-        if mode and self.norm_eval:
-            for module in self.modules():
-                if isinstance(module, _BatchNorm):
-                    module.eval()
-        return self
-
-    def _freeze(self):
-        frozen = [self.embeds[0]] if self.frozen_stages >= 0 else []
+    def frozen_parts(self) -> Iterable[nn.Module]:
+        yield self.embeds[0]
         for i in range(self.frozen_stages):
-            frozen += [self.embeds[i], self.stages[i], self.norms[i]]
-        for module in frozen:
-            module.eval().requires_grad_(False)
+            yield from (self.embeds[i], self.stages[i], self.norms[i])

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 
-from clustr_mm.arguments import check_types
+from clustr_mm.arguments import check_shares, check_types
 from clustr_mm.layers.linear import Linear
 from clustr_mm.layers.reducer import Reducer
 from clustr_mm.registry import MODELS
-from clustr_mm.tokens.exporting import ranking
-from clustr_mm.tokens.provenance import Trail, take
+from clustr_mm.tokens.compiling import ranking
+from clustr_mm.tokens.trail import Trail, take
 from .vit import ThinViT, check_reduce_at
 
 
@@ -58,23 +58,26 @@ class Predictor(BaseModule):
         return self.score(torch.cat([local, total.expand_as(local)], -1))
 
 
+@MODELS.register_module()
 class PredictedTokens(Reducer):
     """Keep the tokens that a predictor rates highest.
 
     Args:
-        embed_dims (int): Number of channels.
         keep (float): Share of the image's patches that stay.
+        trunk: Arguments of :class:`Reducer`.
     """
 
     place = 'before'
 
-    def __init__(self, embed_dims: int, keep: float):
-        super().__init__()
+    @check_types
+    def __init__(self, keep: float, **trunk):
+        super().__init__(**trunk)
+        check_shares(keep=keep)
         self.keep = keep
-        self.predictor = Predictor(embed_dims)
+        self.predictor = Predictor(self.embed_dims)
 
     def forward(
-        self, x: Tensor, trail: Trail, answer: Tensor | None = None
+        self, x: Tensor, trail: Trail, statistic: None = None
     ) -> Tensor:
         if self.training:
             trail.decisions.append(self._decide(x, trail))
@@ -86,7 +89,7 @@ class PredictedTokens(Reducer):
         if num_kept >= x.shape[1]:
             return x
         order = ranking(self.predictor(x)[..., 0])
-        trail.keep(order, num_kept, x)
+        trail.select(order, num_kept, x)
         return take(x, order[:, :num_kept])
 
     def _decide(self, x: Tensor, trail: Trail) -> Tensor:
@@ -122,68 +125,53 @@ class DynamicViT(ThinViT):
         **kwargs,
     ):
         super().__init__(arch, **kwargs)
-        shares = self._shares(keep, reduce_at)
-        self.place_reducers(
-            {
-                block: PredictedTokens(self.embed_dims, share)
-                for block, share in shares.items()
-            }
-        )
+        own = predicted_tokens(self, keep, reduce_at)
+        self.place_reducers([*own, *self.reducers])
 
-    def attention_inputs(self, x: Tensor, trail: Trail) -> dict:
-        if not trail.decisions:
-            return {}
-        policy = trail.decisions[-1]
-        return {'policy': F.pad(policy, (self.num_extra_tokens, 0), value=1)}
 
-    def forward_train(
-        self, img: Tensor
-    ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        """What the training losses are made of.
+def predicted_tokens(
+    trunk: ThinViT,
+    keep: float | Sequence[float],
+    reduce_at: Sequence[int] | None,
+) -> list[PredictedTokens]:
+    """The reducers of a trunk, by the arguments of :class:`DynamicViT`."""
+    shares = _shares(trunk.num_layers, keep, reduce_at)
+    return [
+        PredictedTokens(keep=share, block=block, embed_dims=trunk.embed_dims)
+        for block, share in shares.items()
+    ]
 
-        Returns:
-            tuple[Tensor, Tensor, list[Tensor]]: The class token [B, C], the
-            patch tokens [B, N, C], and for each stage which of these stay,
-            [B, N]; after the last one, these stand for the whole image.
-        """
-        x, trail = self.embed(img, track=False)
-        for i, block in enumerate(self.blocks):
-            x = self.run_block(i, block, x, trail)
-        x = self.norm(x)
-        return x[:, 0], x[:, 1:], trail.decisions
 
-    def _shares(
-        self,
-        keep: float | Sequence[float],
-        reduce_at: Sequence[int] | None,
-    ) -> dict[int, float]:
-        """Share of the patches that stay before these blocks."""
-        depth = self.num_layers
-        if isinstance(keep, (int, float)):
-            if not 0 <= keep <= 1:
-                raise ValueError(f'keep is a share from 0 to 1, not {keep}')
-            stages = 3 if reduce_at is None else len(reduce_at)
-            keep = [keep ** (stage + 1) for stage in range(stages)]
-        if reduce_at is None:
-            quarters = {1: [2], 2: [1, 3], 3: [1, 2, 3]}.get(len(keep))
-            if quarters is None:
-                raise ValueError(
-                    f'keep has {len(keep)} entries: say by reduce_at where '
-                    f'the {len(keep)} stages are'
-                )
-            reduce_at = [depth * quarter // 4 for quarter in quarters]
-        if len(keep) != len(reduce_at):
+def _shares(
+    depth: int,
+    keep: float | Sequence[float],
+    reduce_at: Sequence[int] | None,
+) -> dict[int, float]:
+    """Share of the patches that stay before these blocks."""
+    if isinstance(keep, (int, float)):
+        check_shares(keep=keep)
+        stages = 3 if reduce_at is None else len(reduce_at)
+        keep = [keep ** (stage + 1) for stage in range(stages)]
+    if reduce_at is None:
+        quarters = {1: [2], 2: [1, 3], 3: [1, 2, 3]}.get(len(keep))
+        if quarters is None:
             raise ValueError(
-                f'keep has {len(keep)} entries, but there are '
-                f'{len(reduce_at)} blocks in reduce_at'
+                f'keep has {len(keep)} entries: say by reduce_at where '
+                f'the {len(keep)} stages are'
             )
-        left = 1
-        for share in keep:
-            if not 0 <= share <= left:
-                raise ValueError(
-                    'keep are shares of all patches, from 1 to 0 and never '
-                    f'more than before, not {list(keep)}'
-                )
-            left = share
-        check_reduce_at(reduce_at)
-        return dict(zip(reduce_at, keep, strict=True))
+        reduce_at = [depth * quarter // 4 for quarter in quarters]
+    if len(keep) != len(reduce_at):
+        raise ValueError(
+            f'keep has {len(keep)} entries, but there are '
+            f'{len(reduce_at)} blocks in reduce_at'
+        )
+    left = 1
+    for share in keep:
+        if not 0 <= share <= left:
+            raise ValueError(
+                'keep are shares of all patches, from 1 to 0 and never '
+                f'more than before, not {list(keep)}'
+            )
+        left = share
+    check_reduce_at(reduce_at, depth)
+    return dict(zip(reduce_at, keep, strict=True))

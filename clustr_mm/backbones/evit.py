@@ -10,14 +10,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from clustr_mm.arguments import check_types
+from clustr_mm.arguments import check_shares, check_types
 from clustr_mm.layers.reducer import Reducer
 from clustr_mm.registry import MODELS
-from clustr_mm.tokens.exporting import ranking
-from clustr_mm.tokens.provenance import Trail, take
-from .vit import ThinViT, check_reduce_at
+from clustr_mm.tokens.compiling import ranking
+from clustr_mm.tokens.trail import Trail, take
+from .vit import ThinViT, check_per_block, check_reduce_at
 
 
+@MODELS.register_module()
 class AttentiveTokens(Reducer):
     """Keep the tokens to which the class token pays most attention.
 
@@ -26,26 +27,29 @@ class AttentiveTokens(Reducer):
             any time, as a schedule does.
         fuse (bool): Whether the others become one token, weighted by the
             class token's attention, or leave.
+        trunk: Arguments of :class:`Reducer`.
     """
 
-    asks = 'class_row'
+    statistic = 'class_row'
 
-    def __init__(self, keep: float, fuse: bool):
-        super().__init__()
+    @check_types
+    def __init__(self, keep: float, fuse: bool = True, **trunk):
+        super().__init__(**trunk)
+        check_shares(keep=keep)
         self.keep = keep
         self.fuse = fuse
 
-    def forward(self, x: Tensor, trail: Trail, answer: Tensor) -> Tensor:
+    def forward(self, x: Tensor, trail: Trail, class_row: Tensor) -> Tensor:
         num_kept = math.ceil(self.keep * x.shape[1])
         if num_kept == x.shape[1]:
             return x
-        order = ranking(answer)
+        order = ranking(class_row)
         kept = order[:, :num_kept]
         if not self.fuse:
-            trail.keep(order, num_kept, x)
+            trail.select(order, num_kept, x)
             return take(x, kept)
         trail.fuse(order, num_kept)
-        weight = answer.scatter(1, kept, 0.0)
+        weight = class_row.scatter(1, kept, 0.0)
         fused = weight[:, None].to(x.dtype) @ x
         return torch.cat([take(x, kept), fused], 1)
 
@@ -66,6 +70,9 @@ class EViT(ThinViT):
         kwargs: More arguments of :class:`ThinViT`.
     """
 
+    # A map needs the value of each token, at its own place.
+    map_options = {**ThinViT.map_options, 'fuse': False}
+
     @check_types
     def __init__(
         self,
@@ -76,34 +83,28 @@ class EViT(ThinViT):
         **kwargs,
     ):
         super().__init__(arch, **kwargs)
-        if self.cls_token is None:
-            raise ValueError('EViT needs the attention of a class token')
-        self.place_reducers(
-            {
-                block: AttentiveTokens(rate, fuse)
-                for block, rate in self._rates(keep, reduce_at).items()
-                if rate < 1
-            }
-        )
+        rates = self._rates(keep, reduce_at)
+        own = [
+            AttentiveTokens(keep=rate, fuse=fuse, block=block)
+            for block, rate in rates.items()
+            if rate < 1
+        ]
+        self.place_reducers([*own, *self.reducers])
 
     def _rates(
         self, keep: float | Sequence[float], reduce_at: Sequence[int] | None
     ) -> dict[int, float]:
         """Share of its tokens that each of these blocks keeps."""
         depth = self.num_layers
-        if isinstance(keep, (int, float)):
-            if reduce_at is None:
-                reduce_at = [depth * quarter // 4 for quarter in (1, 2, 3)]
-            else:
-                check_reduce_at(reduce_at)
-            rates = dict.fromkeys(reduce_at, keep)
-        elif len(keep) == depth:
+        if not isinstance(keep, (int, float)):
+            check_per_block('keep', keep, depth)
             rates = dict(enumerate(keep))
+        elif reduce_at is None:
+            quarters = [depth * quarter // 4 for quarter in (1, 2, 3)]
+            rates = dict.fromkeys(quarters, keep)
         else:
-            raise ValueError(
-                f'keep has {len(keep)} entries, but there are {depth} blocks'
-            )
+            check_reduce_at(reduce_at, depth)
+            rates = dict.fromkeys(reduce_at, keep)
         for rate in rates.values():
-            if not 0 <= rate <= 1:
-                raise ValueError(f'keep is a share from 0 to 1, not {rate}')
+            check_shares(keep=rate)
         return rates

@@ -66,6 +66,11 @@ class HVT(ThinViT):
         's-2-2d': vit_arch(384, 12, 6, num_stages=2, dims=2, patch_size=8),
     }
 
+    vector_options = {'out_type': 'avg_featmap'}
+    # What the costs that the paper prints are made of: that its pooling is
+    # counted shows at 160 x 160. See `clustr_mm.analysis.cost.KINDS`.
+    paper_kinds = ('layers', 'attention', 'rest')
+
     @check_types
     def __init__(
         self,
@@ -98,21 +103,29 @@ class HVT(ThinViT):
             )
         if reduce_at is None:
             reduce_at = [m * depth // num_stages for m in range(num_stages)]
-        check_reduce_at(reduce_at)
+        check_reduce_at(reduce_at, depth)
         dims = dims or arch.get('dims', 1)
         if dims not in POOL:
             raise ValueError(f'dims must be 1 or 2, not {dims!r}')
         op = op or arch.get('op', 'max')
-        self.place_reducers(self._pools(reduce_at, op, dims))
+        own = self._pools(reduce_at, op, dims)
+        self.place_reducers([*own, *self.reducers])
 
     def _pools(
         self, reduce_at: Sequence[int], op: str, dims: int
-    ) -> dict[int, TokenPool]:
+    ) -> list[TokenPool]:
         """The pooling after each of these blocks."""
-        pools, shape = {}, None
+        pools, shape = [], None
         for block in reduce_at:
-            pools[block] = TokenPool(
-                self.embed_dims, op, dims, *POOL[dims], self.grid, shape
+            pool = TokenPool(
+                op,
+                dims,
+                *POOL[dims],
+                shape=shape,
+                block=block,
+                embed_dims=self.embed_dims,
+                grid=self.grid,
             )
-            shape = pools[block].shape
+            pools.append(pool)
+            shape = pool.shape
         return pools

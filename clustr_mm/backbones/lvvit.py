@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from clustr_mm.arguments import check_types
 from clustr_mm.registry import MODELS
-from .dynamic_vit import DynamicViT
+from .dynamic_vit import predicted_tokens
 from .vit import INIT_LINEAR, ThinViT, vit_arch
 
 
@@ -53,8 +53,27 @@ class LVViT(ThinViT):
 
 
 @MODELS.register_module()
-class DynamicLVViT(LVViT, DynamicViT):
-    """DynamicViT on the trunk of LV-ViT, with the arguments of both."""
+class DynamicLVViT(LVViT):
+    """DynamicViT on the trunk of LV-ViT.
+
+    Args:
+        arch (str | dict): See :class:`ThinViT`.
+        keep (float | Sequence[float]): See :class:`DynamicViT`.
+        reduce_at (Sequence[int], optional): See :class:`DynamicViT`.
+        kwargs: More arguments of :class:`LVViT`.
+    """
+
+    @check_types
+    def __init__(
+        self,
+        arch: str | dict = 'lvvit-small',
+        keep: float | Sequence[float] = 0.7,
+        reduce_at: Sequence[int] | None = None,
+        **kwargs,
+    ):
+        super().__init__(arch, **kwargs)
+        own = predicted_tokens(self, keep, reduce_at)
+        self.place_reducers([*own, *self.reducers])
 
 
 @MODELS.register_module()

@@ -7,19 +7,17 @@ down-sampling by convolution (appendix D).
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from clustr_mm.arguments import check_positive, check_types
+from clustr_mm.arguments import check_positive, check_shares, check_types
 from clustr_mm.layers.pooling import TokenPool
 from clustr_mm.layers.reducer import Reducer
 from clustr_mm.registry import MODELS
-from clustr_mm.tokens.exporting import ranking
+from clustr_mm.tokens.compiling import ranking
 from clustr_mm.tokens.kmeans import kmeans, kmedoids
-from clustr_mm.tokens.provenance import Trail, take
-from .vit import ThinViT, check_reduce_at
+from clustr_mm.tokens.trail import Trail, take
+from .vit import ThinViT, check_per_block, check_reduce_at
 
 # Tables 3 to 5: at most how many tokens each block keeps, by sparsity level.
 # A later block never has more than an earlier one left it.
@@ -56,10 +54,27 @@ KEEP = {
         [188, 122, 58, 28, 12, 2, 0, 2, 0, 0, 0, 0],
     ],
 }
+# A power of two, for want of whole numbers that wrap around everywhere.
+_SCATTER = 2**31
 CLUSTERINGS = ('kmeans', 'kmedoids')
 RANKINGS = ('significance', 'importance', 'random')
 
 
+def _scattered(num: int, device: torch.device) -> Tensor:
+    """So many different numbers in [0, 1) that look drawn, always the same.
+
+    By whole numbers alone, which are equal on all devices and in an exported
+    graph, where there are no generators. x (2x + 1) permutes the remainders
+    by a power of two, and its high bits depend on all of x.
+    """
+    x = torch.arange(1, num + 1, device=device) * 2654435769 % _SCATTER
+    x = x * (2 * x + 1) % _SCATTER
+    x = x // 2**15 + x % 2**15 * 2**16
+    x = x * (2 * x + 1) % _SCATTER
+    return x.float() / _SCATTER
+
+
+@MODELS.register_module()
 class PooledTokens(Reducer):
     """Rank the tokens, and keep the first or cluster around the first.
 
@@ -73,8 +88,10 @@ class PooledTokens(Reducer):
             keep the first tokens.
         weighted (bool): Whether clusters weigh tokens by significance.
         iters (int): Iterations of the clustering.
+        trunk: Arguments of :class:`Reducer`.
     """
 
+    @check_types
     def __init__(
         self,
         keep: float,
@@ -82,26 +99,38 @@ class PooledTokens(Reducer):
         clustering: str | None = None,
         weighted: bool = False,
         iters: int = 5,
+        **trunk,
     ):
-        super().__init__()
+        super().__init__(**trunk)
+        check_shares(keep=keep)
+        check_positive(iters=iters)
+        if ranking not in RANKINGS:
+            raise ValueError(
+                f'ranking must be one of {RANKINGS}, not {ranking!r}'
+            )
+        if clustering not in (None, *CLUSTERINGS):
+            raise ValueError(
+                f'clustering must be None or one of {CLUSTERINGS}, not '
+                f'{clustering!r}'
+            )
         self.keep, self.iters = keep, iters
         self.ranking, self.clustering = ranking, clustering
         self.weighted = weighted
         if ranking != 'random' or weighted:
-            self.asks = 'column_sum'
+            self.statistic = 'column_sum'
 
     def forward(
-        self, x: Tensor, trail: Trail, answer: Tensor | None
+        self, x: Tensor, trail: Trail, column_sum: Tensor | None
     ) -> Tensor:
         num_kept = round(self.keep * trail.num_patches)
         if num_kept >= x.shape[1]:
             return x
-        order = ranking(self._score(x, answer))
+        order = ranking(self._score(x, column_sum))
         first = order[:, :num_kept]
         if self.clustering is None or not num_kept:
-            trail.keep(order, num_kept, x)
+            trail.select(order, num_kept, x)
             return take(x, first)
-        weight = answer if self.weighted else None
+        weight = column_sum if self.weighted else None
         if self.clustering == 'kmeans':
             labels, centers = kmeans(x, first, weight, self.iters)
         else:
@@ -117,10 +146,7 @@ class PooledTokens(Reducer):
         if self.training:
             noise = torch.rand(x.shape[:2], device=x.device)
         else:
-            # By NumPy, whose generators can be traced for export.
-            noise = np.random.RandomState(0).random_sample(x.shape[1])
-            noise = torch.from_numpy(noise).to(x.device, torch.float32)
-            noise = noise.expand(x.shape[:2])
+            noise = _scattered(x.shape[1], x.device).expand(x.shape[:2])
         if self.ranking == 'random':
             return noise
         # The largest log probabilities plus Gumbel noise are a draw without
@@ -172,7 +198,7 @@ class TokenPoolingDeiT(ThinViT):
         reduce_at: Sequence[int] = (),
         **kwargs,
     ):
-        super().__init__(arch, **kwargs)
+        super().__init__(arch, carry=carry, **kwargs)
         if method not in self.METHODS:
             raise ValueError(
                 f'method must be one of {self.METHODS}, not {method!r}'
@@ -182,41 +208,40 @@ class TokenPoolingDeiT(ThinViT):
                 f"init must be 'significance' or 'random', not {init!r}"
             )
         check_positive(iters=iters)
-        self.carry = carry
         if method == 'conv':
-            if not reduce_at:
-                raise ValueError(
-                    "say by reduce_at after which blocks 'conv' down-samples"
-                )
-            check_reduce_at(reduce_at)
-            reducers = {
-                block: TokenPool(self.embed_dims, 'conv', 2, 2, 2)
-                for block in reduce_at
-            }
+            own = self._convolutions(reduce_at)
         else:
             is_clustering = method in CLUSTERINGS
-            reducers = {
-                block: PooledTokens(
-                    share,
+            own = [
+                PooledTokens(
+                    keep=share,
                     ranking=init if is_clustering else method,
                     clustering=method if is_clustering else None,
                     weighted=weighted and is_clustering,
                     iters=iters,
+                    block=block,
                 )
                 for block, share in self._shares(arch, keep).items()
-            }
-        self.place_reducers(reducers)
+            ]
+        self.place_reducers([*own, *self.reducers])
 
-    @property
-    def needs_trail(self) -> bool:
-        return self.carry or super().needs_trail
-
-    def attention_inputs(self, x: Tensor, trail: Trail) -> dict:
-        if not self.carry or trail.owner is None:
-            return {}
-        extra = self.num_extra_tokens
-        sizes = trail.sizes(x[:, extra:])
-        return {'bias': F.pad(sizes.log(), (extra, 0))}
+    def _convolutions(self, reduce_at: Sequence[int]) -> list[TokenPool]:
+        if not reduce_at:
+            raise ValueError(
+                "say by reduce_at after which blocks 'conv' down-samples"
+            )
+        check_reduce_at(reduce_at, self.num_layers)
+        return [
+            TokenPool(
+                'conv',
+                dims=2,
+                kernel_size=2,
+                with_pos_embed=False,
+                block=block,
+                embed_dims=self.embed_dims,
+            )
+            for block in reduce_at
+        ]
 
     def _shares(
         self, arch: str | dict, keep: int | Sequence[int]
@@ -226,16 +251,12 @@ class TokenPoolingDeiT(ThinViT):
             levels = KEEP.get(arch, ()) if isinstance(arch, str) else ()
             if not 0 <= keep < len(levels):
                 raise ValueError(
-                    f'there is no sparsity level {keep} of {arch}: '
-                    f'{list(KEEP)} have levels 0 to 7, others need a list '
-                    'of how many tokens each block keeps'
+                    f'keep: there is no sparsity level {keep} of {arch}. '
+                    f'{", ".join(KEEP)} have levels from 0 to 7; give others '
+                    'a list of how many tokens each block keeps'
                 )
             keep = levels[keep]
-        if len(keep) != self.num_layers:
-            raise ValueError(
-                f'keep has {len(keep)} entries, but there are '
-                f'{self.num_layers} blocks'
-            )
+        check_per_block('keep', keep, self.num_layers)
         num_patches = left = math.prod(self.grid)
         shares = {}
         for block, kept in enumerate(keep):

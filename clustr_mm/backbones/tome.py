@@ -4,45 +4,51 @@ Between attention and FFN of every block, the tokens whose keys are most alike
 become one, and attention counts a token as often as it has patches.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from clustr_mm.arguments import check_types
+from clustr_mm.arguments import check_shares, check_types
 from clustr_mm.layers.reducer import Reducer
 from clustr_mm.registry import MODELS
-from clustr_mm.tokens.exporting import ranking
+from clustr_mm.tokens.compiling import ranking
 from clustr_mm.tokens.merging import cluster_mean
-from clustr_mm.tokens.provenance import Trail
-from .token_pooling import TokenPoolingDeiT
-from .vit import ThinViT, vit_arch
+from clustr_mm.tokens.trail import Trail, inverse
+from .vit import ThinViT, check_per_block, vit_arch
 
 _NUM_STEPS = 2**17  # of a similarity between 0 and 1
 
 
+@MODELS.register_module()
 class MergedTokens(Reducer):
     """Merge pairs of tokens whose keys are alike.
 
     Args:
         merge (float): Tokens to merge into others, as a share of the image's
             patches. No more than half of the tokens are.
+        trunk: Arguments of :class:`Reducer`.
     """
 
-    asks = 'keys'
+    statistic = 'keys'
+    # Tokens are averaged by their numbers of patches.
+    needs_trail = True
 
-    def __init__(self, merge: float):
-        super().__init__()
+    @check_types
+    def __init__(self, merge: float, **trunk):
+        super().__init__(**trunk)
+        check_shares(merge=merge)
         self.merge = merge
 
-    def forward(self, x: Tensor, trail: Trail, answer: Tensor) -> Tensor:
+    def forward(self, x: Tensor, trail: Trail, keys: Tensor) -> Tensor:
         num_tokens = x.shape[1]
         num_merged = round(self.merge * trail.num_patches)
         num_merged = min(num_merged, num_tokens // 2)
         if not num_merged:
             return x
-        labels = match(answer, num_merged)
+        labels = match(keys, num_merged, self.with_cls_token)
         num_left = num_tokens - num_merged
         # In float32 at least, like the sizes.
         merged = cluster_mean(x, labels, num_left, trail.sizes(x))
@@ -51,7 +57,9 @@ class MergedTokens(Reducer):
 
 
 @torch.no_grad()
-def match(keys: Tensor, num_merged: int) -> Tensor:
+def match(
+    keys: Tensor, num_merged: int, with_cls_token: bool = True
+) -> Tensor:
     """Bipartite soft matching (section 3).
 
     Every other token looks for its most similar partner among the rest, and
@@ -60,29 +68,33 @@ def match(keys: Tensor, num_merged: int) -> Tensor:
     Args:
         keys (Tensor): What tokens are compared by, [B, N, D].
         num_merged (int): Number of pairs, at most N // 2.
+        with_cls_token (bool): Whether there is a class token besides.
 
     Returns:
         Tensor: The new number of each token, [B, N]: those that found no
-        partner keep their order and come first, those looked at follow.
+        partner come first, those looked at follow.
     """
-    # As published, where the class token begins the set that looks.
+    # As published, where the first token, if there is one the class token,
+    # begins the set that looks.
     looked_at, looking = slice(0, None, 2), slice(1, None, 2)
+    if not with_cls_token:
+        looked_at, looking = looking, looked_at
     with torch.autocast(keys.device.type, enabled=False):
         keys = F.normalize(keys.float(), dim=-1)
         similarity = keys[:, looking] @ keys[:, looked_at].mT
     # What may differ by a rounding error alone is equal, and the first of
     # equals is chosen, so that identical tokens merge alike on all machines.
     similarity, partner = similarity.mul(_NUM_STEPS).round().max(2)
-    leaving = ranking(similarity)[:, :num_merged]
-    leaves = torch.zeros_like(partner).scatter(1, leaving, 1)
+    rank = inverse(ranking(similarity))
+    stays = rank >= num_merged
+    # Who stays is sorted by similarity, or by place for a class token's sake.
+    number = stays.cumsum(1) - 1 if with_cls_token else rank - num_merged
     num_staying = partner.shape[1] - num_merged
-    staying = (1 - leaves).cumsum(1) - 1
+    num_left = keys.shape[1] - num_merged
     labels = torch.empty(keys.shape[:2], dtype=torch.long, device=keys.device)
-    labels[:, looking] = torch.where(
-        leaves.bool(), num_staying + partner, staying
-    )
-    labels[:, looked_at] = num_staying + torch.arange(
-        keys[:, looked_at].shape[1], device=keys.device
+    labels[:, looking] = torch.where(stays, number, partner + num_staying)
+    labels[:, looked_at] = torch.arange(
+        num_staying, num_left, device=keys.device
     )
     return labels
 
@@ -119,24 +131,18 @@ class ToMe(ThinViT):
         carry: bool = True,
         **kwargs,
     ):
-        super().__init__(arch, **kwargs)
-        self.carry = carry
-        num_patches = self.pos_embed.shape[1] - self.num_extra_tokens
-        self.place_reducers(
-            {
-                block: MergedTokens(number / num_patches)
-                for block, number in enumerate(self._numbers(merge, schedule))
-                if number
-            }
-        )
-
-    @property
-    def needs_trail(self) -> bool:
-        """Always: tokens are averaged by their numbers of patches."""
-        return True
-
-    # Proportional attention (eq. 1) is what Token Pooling carries.
-    attention_inputs = TokenPoolingDeiT.attention_inputs
+        super().__init__(arch, carry=carry, **kwargs)
+        num_patches = math.prod(self.grid)
+        own = [
+            MergedTokens(
+                merge=min(number / num_patches, 1),
+                block=block,
+                with_cls_token=self.cls_token is not None,
+            )
+            for block, number in enumerate(self._numbers(merge, schedule))
+            if number
+        ]
+        self.place_reducers([*own, *self.reducers])
 
     def _numbers(
         self, merge: int | Sequence[int], schedule: str
@@ -154,10 +160,7 @@ class ToMe(ThinViT):
             else:
                 last = max(depth - 1, 1)
                 merge = [2 * merge * (last - i) // last for i in range(depth)]
-        if len(merge) != depth:
-            raise ValueError(
-                f'merge has {len(merge)} entries, but there are {depth} blocks'
-            )
+        check_per_block('merge', merge, depth)
         if min(merge) < 0:
             raise ValueError(
                 f'merge counts tokens from 0 on, not {min(merge)}'

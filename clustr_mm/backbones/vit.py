@@ -1,28 +1,31 @@
 """The trunk that the plain ViTs share.
 
-It owns the patches, their positions, the blocks and the outputs. A paper's
-model adds a rule that thins the tokens, :class:`~clustr_mm.layers.reducer.
-Reducer`, and the blocks at which it acts; without any this is a plain ViT.
+It owns the patches, their positions, the blocks and the outputs. What thins
+the tokens is a list of rules, :class:`~clustr_mm.layers.reducer.Reducer`, each
+of which knows the block at which it acts; with an empty one this is a plain
+ViT. A paper's model is a preset of such a list.
 """
 
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from mmcv.cnn import build_norm_layer
-from mmengine.model import BaseModule, ModuleList
+from mmengine.model import ModuleList
 from mmengine.utils import to_2tuple
-from mmengine.utils.dl_utils.parrots_wrapper import _BatchNorm
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from clustr_mm.arguments import check_positive, check_rates, check_types
 from clustr_mm.layers.block import LAYER_NORM, Block
 from clustr_mm.layers.patch_embed import PatchEmbed
-from clustr_mm.layers.reducer import Reducer
+from clustr_mm.layers.reducer import PLACES, Reducer
 from clustr_mm.registry import MODELS
-from clustr_mm.tokens.provenance import Trail, resize_positions
+from clustr_mm.tokens.trail import Trail, resize_positions
+from .backbone import Backbone
 
 INIT_LINEAR = {'type': 'TruncNormal', 'layer': 'Linear', 'std': 0.02}
 INIT_NORM = {'type': 'Constant', 'layer': 'LayerNorm', 'val': 1.0}
@@ -46,7 +49,7 @@ def vit_arch(
 
 
 @MODELS.register_module()
-class ThinViT(BaseModule):
+class ThinViT(Backbone):
     """A plain vision transformer whose tokens can be thinned.
 
     Args:
@@ -80,11 +83,18 @@ class ThinViT(BaseModule):
         pool_norm (bool): Whether ``'avg_featmap'`` is normalised.
         patch_cfg (dict, optional): More arguments of :class:`PatchEmbed`.
         interpolate_mode (str): How position embeddings are interpolated.
+        interpolate_offset (float): What is added to the number of patches of
+            a side in the scale that they are interpolated by: 0.1 in DINOv2.
         frozen_stages (int): Freeze the embedding and as many blocks, for -1
             nothing.
         norm_eval (bool): Whether batch norms stay in eval mode.
         with_cp (bool): Whether to save memory by recomputing blocks in the
             backward pass.
+        carry (bool): Whether attention counts a token as often as it has
+            patches, by adding the logarithm to its logits.
+        reducers (Sequence[dict | Reducer]): What thins the tokens:
+            configs of :class:`Reducer`, each with the ``block`` at which it
+            acts. At a block there is one at most in each place.
         init_cfg (dict | list, optional): Initialisation.
     """
 
@@ -97,6 +107,11 @@ class ThinViT(BaseModule):
         'deit-e252': vit_arch(252, 12, 6),
         'small-14': vit_arch(384, 12, 6, patch_size=14),
     }
+    unit = 'blocks'
+    # With which it hands out full maps, as in a detector, or one vector, as
+    # in a classifier.
+    map_options = {'out_type': 'featmap'}
+    vector_options = {'out_type': 'cls_token'}
     OUT_TYPES = ('cls_token', 'featmap', 'avg_featmap', 'raw')
     INTERPOLATIONS = ('nearest', 'area', 'bilinear', 'bicubic')
 
@@ -122,9 +137,12 @@ class ThinViT(BaseModule):
         pool_norm: bool = True,
         patch_cfg: dict | None = None,
         interpolate_mode: str = 'bicubic',
+        interpolate_offset: float = 0.0,
         frozen_stages: int = -1,
         norm_eval: bool = False,
         with_cp: bool = False,
+        carry: bool = False,
+        reducers: Sequence[dict | Reducer] = (),
         init_cfg: dict | list | None = None,
     ):
         super().__init__(init_cfg or [INIT_LINEAR, INIT_NORM])
@@ -135,25 +153,27 @@ class ThinViT(BaseModule):
         )
         check_positive(in_channels=in_channels)
         check_positive(img_size=min(to_2tuple(img_size)))
-        self.arch_settings = arch = self._settings(arch)
+        self.arch_settings = arch = self.choose_arch(arch)
         self.embed_dims = dims = arch['embed_dims']
         self.num_layers = arch['num_layers']
-        self.out_indices = self._indices(out_indices)
+        self.out_indices = self.choose_outputs(
+            out_indices, self.num_layers, least=-self.num_layers
+        )
         self.out_type = self._checked_out_type(out_type, with_cls_token)
         if interpolate_mode not in self.INTERPOLATIONS:
             raise ValueError(
                 f'interpolate_mode must be one of {self.INTERPOLATIONS}, not '
                 f'{interpolate_mode!r}'
             )
-        self.interpolate_mode = interpolate_mode
-        if not -1 <= frozen_stages <= self.num_layers:
+        if not 0 <= interpolate_offset < 1:
             raise ValueError(
-                f'frozen_stages must be in -1..{self.num_layers}, the number '
-                f'of blocks, but is {frozen_stages}'
+                'interpolate_offset is a part of a patch, from 0 to below 1, '
+                f'not {interpolate_offset}'
             )
-        self.frozen_stages = frozen_stages
-        self.norm_eval = norm_eval
-        self.with_cp = with_cp
+        self.interpolate_mode = interpolate_mode
+        self.choose_frozen(frozen_stages, norm_eval, self.num_layers)
+        self.interpolate_offset = interpolate_offset
+        self.carry = carry
 
         if patch_size is None:
             patch_size = arch.get('patch_size', 16)
@@ -169,7 +189,7 @@ class ThinViT(BaseModule):
         self.pos_embed = _embedding(
             math.prod(self.grid) + self.num_extra_tokens, dims
         )
-        self._register_load_state_dict_pre_hook(self._fit_positions)
+        self._register_load_state_dict_pre_hook(self._resize_positions)
         self.drop_after_pos = nn.Dropout(drop_rate)
 
         drop_paths = np.linspace(0, drop_path_rate, self.num_layers)
@@ -186,6 +206,7 @@ class ThinViT(BaseModule):
                 layer_scale_init_value=layer_scale_init_value,
                 residual_scale=residual_scale,
                 norm_cfg=norm_cfg,
+                with_cp=with_cp,
             )
             for rate in drop_paths.tolist()
         )
@@ -194,45 +215,115 @@ class ThinViT(BaseModule):
             self.norm = build_norm_layer(norm_cfg, dims)[1]
         if pool_norm and out_type == 'avg_featmap':
             self.fc_norm = build_norm_layer(norm_cfg, dims)[1]
-        self.place_reducers({})
+        self.place_reducers(reducers)
 
-    def place_reducers(self, reducers: dict[int, Reducer]) -> None:
-        """Let reducers act at these blocks, and freeze what shall be."""
-        for block in reducers:
-            if not 0 <= block < self.num_layers:
-                raise ValueError(
-                    f'reduce_at must be among the blocks, numbered 0 to '
-                    f'{self.num_layers - 1}: no reducer can act at block '
-                    f'{block}'
-                )
-        self.reducers = ModuleList(reducers.values())
-        # Which of them acts at a block.
-        self._reducer_at = {block: i for i, block in enumerate(reducers)}
-        self._freeze_stages()
+    def place_reducers(self, reducers: Iterable[dict | Reducer]) -> None:
+        """Thin the tokens by these rules alone, and freeze what shall be.
+
+        Args:
+            reducers (Iterable[dict | Reducer]): Rules or their configs.
+        """
+        built = [self._built(reducer) for reducer in reducers]
+        # Which of them acts at a block, in each place.
+        self._acts_at: dict[tuple[int, str], int] = {}
+        for i, reducer in enumerate(built):
+            self._check_reducer(reducer)
+            self._acts_at[reducer.block, reducer.place] = i
+        self.reducers = ModuleList(built)
+        self.freeze()
+
+    def _built(self, reducer: dict | Reducer) -> Reducer:
+        if isinstance(reducer, Reducer):
+            return reducer
+        kind = reducer.get('type')
+        found = MODELS.get(kind) if isinstance(kind, str) else kind
+        if not (inspect.isclass(found) and issubclass(found, Reducer)):
+            raise ValueError(
+                f'reducers has {kind!r}, which is no Reducer: if it is one '
+                'of your own, register it in MODELS and name its module in '
+                'custom_imports'
+            )
+        trunk = dict(
+            embed_dims=self.embed_dims,
+            grid=self.grid,
+            with_cls_token=self.cls_token is not None,
+        )
+        return MODELS.build({**trunk, **reducer})
+
+    def _check_reducer(self, reducer: Reducer) -> None:
+        kind = type(reducer).__name__
+        block, place = reducer.block, reducer.place
+        if not 0 <= block < self.num_layers:
+            raise ValueError(
+                f'reducers has a {kind} at block {block}, but the blocks are '
+                f'numbered 0 to {self.num_layers - 1}'
+            )
+        if place not in PLACES:
+            raise ValueError(
+                f'the place of {kind} must be one of {PLACES}, not {place!r}'
+            )
+        if (block, place) in self._acts_at:
+            raise ValueError(
+                f'reducers has two that act {place!r} at block {block}: '
+                'leave one out, or have it act at another block'
+            )
+        if reducer.statistic == 'class_row' and self.cls_token is None:
+            raise ValueError(f'{kind} needs the attention of a class token')
 
     def forward(self, img: Tensor) -> tuple[Tensor, ...]:
         """Outputs of ``img`` [B, 3, H, W] at ``out_indices``."""
-        return self._run(img, self.needs_trail)[0]
+        return self._outputs(img)[0]
 
     @property
     def needs_trail(self) -> bool:
         """Whether patches have to be followed for the outputs."""
-        return self.out_type in ('featmap', 'avg_featmap')
+        return (
+            self.carry
+            or self.out_type in ('featmap', 'avg_featmap')
+            or any(reducer.needs_trail for reducer in self.reducers)
+        )
 
     def trace(self, img: Tensor) -> tuple[tuple[Tensor, ...], Trail]:
         """The same, and where the patches went."""
-        return self._run(img, track=True)
+        return self._outputs(img, track=True)
 
-    def _run(
-        self, img: Tensor, track: bool
+    def _outputs(
+        self, img: Tensor, track: bool = False
     ) -> tuple[tuple[Tensor, ...], Trail]:
-        x, trail = self.embed(img, track)
         outs = []
-        for i, block in enumerate(self.blocks):
-            x = self.run_block(i, block, x, trail)
+
+        def collect(i: int, x: Tensor, trail: Trail) -> None:
             if i in self.out_indices:
                 outs.append(self.output(i, x, trail))
+
+        _, trail = self.run(img, track, collect)
         return tuple(outs), trail
+
+    def run(
+        self,
+        img: Tensor,
+        track: bool = False,
+        after_block: Callable[[int, Tensor, Trail], None] | None = None,
+    ) -> tuple[Tensor, Trail]:
+        """Take an image through the network.
+
+        Args:
+            img (Tensor): Images [B, 3, H, W].
+            track (bool): Whether to follow the patches even if no output
+                and no reducer needs it.
+            after_block (Callable, optional): Called after each block with
+                its number, the tokens and the trail so far.
+
+        Returns:
+            tuple[Tensor, Trail]: All tokens [B, N, C] after the last block,
+            not normalised, and where the patches went.
+        """
+        x, trail = self.embed(img, track or self.needs_trail)
+        for i in range(self.num_layers):
+            x = self.run_block(i, x, trail)
+            if after_block is not None:
+                after_block(i, x, trail)
+        return x, trail
 
     def embed(self, img: Tensor, track: bool) -> tuple[Tensor, Trail]:
         """Tokens [B, N, C] of an image and the start of their trail."""
@@ -242,62 +333,65 @@ class ThinViT(BaseModule):
         if self.cls_token is not None:
             cls_token = self.cls_token.expand(x.shape[0], -1, -1)
             x = torch.cat([cls_token, x], 1)
-        x = x.contiguous() + resize_positions(
-            self.pos_embed,
-            self.grid,
-            trail.grid,
+        positions = self._resized(self.pos_embed, self.grid, trail.grid)
+        return self.drop_after_pos(x.contiguous() + positions), trail
+
+    def _resized(
+        self, positions: Tensor, old: tuple[int, int], new: tuple[int, int]
+    ) -> Tensor:
+        """Position embeddings of another grid of patches."""
+        return resize_positions(
+            positions,
+            old,
+            new,
             self.num_extra_tokens,
             self.interpolate_mode,
+            self.interpolate_offset,
         )
-        return self.drop_after_pos(x), trail
 
-    def run_block(
-        self, i: int, block: Block, x: Tensor, trail: Trail
-    ) -> Tensor:
-        """A block, and the reducer that acts at it."""
-        reducer = place = None
-        if i in self._reducer_at:
-            reducer = self.reducers[self._reducer_at[i]]
-            place = reducer.place
-        if place == 'before':
-            x = self._reduce(reducer, x, trail)
-        x, answer = self._call(
-            block.attend,
-            x,
-            asks=reducer.asks if place == 'between' else None,
-            **self.attention_inputs(x, trail),
-        )
-        if place == 'between':
-            x = self._reduce(reducer, x, trail, answer)
-        x = self._call(block.feed, x)
-        if place == 'after':
-            x = self._reduce(reducer, x, trail)
+    def run_block(self, i: int, x: Tensor, trail: Trail) -> Tensor:
+        """Block ``i``, and the reducers that act at it."""
+        before, between, after = (self._find(i, place) for place in PLACES)
+        if before is not None:
+            x = self._reduce(before, trail, x)
+        attention = self._attention_inputs(x, trail)
+        if between is not None:
+            attention['statistic'] = between.statistic
+            between = partial(self._reduce, between, trail)
+        x = self.blocks[i](x, between, **attention)
+        if after is not None:
+            x = self._reduce(after, trail, x)
         return x
 
-    def attention_inputs(self, x: Tensor, trail: Trail) -> dict:
-        """What attention needs to know of the thinning so far."""
-        return {}
+    def _find(self, block: int, place: str) -> Reducer | None:
+        number = self._acts_at.get((block, place))
+        return None if number is None else self.reducers[number]
 
-    def _call(self, half, x: Tensor, **kwargs):
-        if self.with_cp and torch.is_grad_enabled():
-            return checkpoint(half, x, use_reentrant=False, **kwargs)
-        return half(x, **kwargs)
+    def _attention_inputs(self, x: Tensor, trail: Trail) -> dict:
+        """What attention needs to know of the thinning so far."""
+        extra, inputs = self.num_extra_tokens, {}
+        if trail.decisions:
+            inputs['policy'] = F.pad(trail.decisions[-1], (extra, 0), value=1)
+        if self.carry and trail.owner is not None:
+            sizes = trail.sizes(x[:, extra:])
+            inputs['bias'] = F.pad(sizes.log(), (extra, 0))
+        return inputs
 
     def _reduce(
         self,
         reducer: Reducer,
-        x: Tensor,
         trail: Trail,
-        answer: Tensor | None = None,
+        x: Tensor,
+        statistic: Tensor | None = None,
     ) -> Tensor:
         """Let a reducer thin the patch tokens."""
         extra = self.num_extra_tokens
         patches = x[:, extra:]
         if not patches.shape[1]:
             return x
-        if answer is not None:
-            answer = answer[:, extra:]
-        thinned = reducer(patches, trail, answer)
+        if statistic is not None:
+            statistic = statistic[:, extra:]
+        thinned = reducer(patches, trail, statistic)
         if thinned is patches:
             return x
         return torch.cat([x[:, :extra], thinned], 1) if extra else thinned
@@ -315,33 +409,16 @@ class ThinViT(BaseModule):
             return trail.to_map(bank)
         return self.fc_norm(trail.mean(bank))
 
-    def train(self, mode: bool = True):
-        super().train(mode)
-        self._freeze_stages()
-        if mode and self.norm_eval:
-            for module in self.modules():
-                if isinstance(module, _BatchNorm):
-                    module.eval()
-        return self
-
-    def _freeze_stages(self) -> None:
-        if self.frozen_stages < 0:
-            return
-        frozen = [self.patch_embed, self.drop_after_pos]
-        for i in range(self.frozen_stages):
-            frozen.append(self.blocks[i])
-            if i in self._reducer_at:
-                frozen.append(self.reducers[self._reducer_at[i]])
-        if self.frozen_stages >= self.num_layers:
-            frozen.append(self.norm)
-        for module in frozen:
-            module.eval()
-            module.requires_grad_(False)
-        self.pos_embed.requires_grad = False
+    def frozen_parts(self) -> Iterable[nn.Module | nn.Parameter]:
+        yield from (self.patch_embed, self.drop_after_pos, self.pos_embed)
         if self.cls_token is not None:
-            self.cls_token.requires_grad = False
+            yield self.cls_token
+        yield from list(self.blocks)[: self.frozen_stages]
+        yield from (r for r in self.reducers if r.block < self.frozen_stages)
+        if self.frozen_stages >= self.num_layers:
+            yield self.norm
 
-    def _fit_positions(self, state_dict: dict, prefix: str, *args) -> None:
+    def _resize_positions(self, state_dict: dict, prefix: str, *args) -> None:
         """Resize a checkpoint's position embeddings to this model's.
 
         Those of a grid that is not square are left for the loader to reject.
@@ -356,11 +433,11 @@ class ThinViT(BaseModule):
         if not _is_square(positions.shape[1] - extra):
             return
         side = math.isqrt(positions.shape[1] - extra)
-        state_dict[key] = resize_positions(
-            positions, (side, side), self.grid, extra, self.interpolate_mode
-        )
+        state_dict[key] = self._resized(positions, (side, side), self.grid)
         for i, reducer in enumerate(self.reducers):
-            reducer.fit(state_dict, f'{prefix}reducers.{i}.', (side, side))
+            reducer.resize_weights(
+                state_dict, f'{prefix}reducers.{i}.', (side, side)
+            )
 
     def get_layer_depth(
         self, param_name: str, prefix: str = ''
@@ -375,40 +452,18 @@ class ThinViT(BaseModule):
         elif parts[0] == 'blocks':
             depth = int(parts[1]) + 1
         elif parts[0] == 'reducers':
-            depth = list(self._reducer_at)[int(parts[1])] + 1
+            depth = self.reducers[int(parts[1])].block + 1
         else:
             depth = num_depths - 1
         return depth, num_depths
 
-    def _settings(self, arch: str | dict) -> dict:
-        if isinstance(arch, str):
-            if arch not in self.arch_zoo:
-                raise ValueError(
-                    f'{type(self).__name__} has no arch {arch!r}; choose from '
-                    f'{list(self.arch_zoo)} or give a dict'
-                )
-            return self.arch_zoo[arch]
+    def choose_arch(self, arch: str | dict) -> dict:
+        """Settings of a preset, or those given, with all that is needed."""
+        arch = super().choose_arch(arch)
         missing = set(vit_arch(1, 1, 1)) - set(arch)
         if missing:
             raise ValueError(f'arch lacks {sorted(missing)}')
         return arch
-
-    def _indices(self, out_indices: int | Sequence[int]) -> list[int]:
-        if isinstance(out_indices, int):
-            out_indices = [out_indices]
-        for index in out_indices:
-            if not -self.num_layers <= index < self.num_layers:
-                raise ValueError(
-                    f'out_indices has {index}, but there are '
-                    f'{self.num_layers} blocks'
-                )
-        indices = sorted(index % self.num_layers for index in out_indices)
-        if not indices or len(set(indices)) < len(indices):
-            raise ValueError(
-                'out_indices must name one or more blocks, each once, but '
-                f'are {list(out_indices)}'
-            )
-        return indices
 
     def _checked_out_type(self, out_type: str, with_cls_token: bool) -> str:
         if out_type not in self.OUT_TYPES:
@@ -423,10 +478,25 @@ class ThinViT(BaseModule):
         return out_type
 
 
-def check_reduce_at(reduce_at: Sequence[int]) -> None:
-    """Raise an error for blocks out of order, or one that comes twice."""
+def check_reduce_at(reduce_at: Sequence[int], num_blocks: int) -> None:
+    """Raise an error for blocks out of order or named twice, or no blocks."""
     if list(reduce_at) != sorted(set(reduce_at)):
         raise ValueError(f'reduce_at must increase: {list(reduce_at)}')
+    for block in reduce_at:
+        if not 0 <= block < num_blocks:
+            raise ValueError(
+                f'reduce_at must be among the blocks, numbered 0 to '
+                f'{num_blocks - 1}: no reducer can act at block {block}'
+            )
+
+
+def check_per_block(name: str, values: Sequence, num_blocks: int) -> None:
+    """Raise an error unless there is one value for each block."""
+    if len(values) != num_blocks:
+        raise ValueError(
+            f'{name} has {len(values)} entries, but there are {num_blocks} '
+            'blocks: give one for each'
+        )
 
 
 def _embedding(num_tokens: int, embed_dims: int) -> nn.Parameter:

@@ -1,4 +1,4 @@
-"""Self-attention that hands out what a token-thinning rule asks of it."""
+"""Self-attention that hands out what a token-thinning rule needs of it."""
 
 from functools import partial
 
@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from mmengine.model import BaseModule
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from .linear import Linear
+from .recompute import recompute
 
 # Attention probabilities held at a time for an image: 8 MB in float32. Split
 # by image, so that a result does not depend on the rest of the batch.
@@ -20,7 +20,7 @@ _EPS = 1e-6
 class Attention(BaseModule):
     """Multi-head self-attention.
 
-    Probabilities are computed only as far as somebody asks for them.
+    Probabilities are computed only as far as somebody needs them.
 
     Args:
         embed_dims (int): Number of channels.
@@ -34,11 +34,11 @@ class Attention(BaseModule):
         drop_rate (float): Dropout of the output.
     """
 
-    # What can be asked for. A number for each token [B, N]: the attention
+    # What can be known of it. A number for each token [B, N]: the attention
     # that the first token pays to it, mean over heads; or the attention it
     # receives, summed over queries and heads. Or its key [B, N, D], mean
     # over heads.
-    ASKS = (None, 'class_row', 'column_sum', 'keys')
+    STATISTICS = (None, 'class_row', 'column_sum', 'keys')
 
     def __init__(
         self,
@@ -71,44 +71,44 @@ class Attention(BaseModule):
     def forward(
         self,
         x: Tensor,
-        asks: str | None = None,
+        statistic: str | None = None,
         bias: Tensor | None = None,
         policy: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend, and answer.
+        """Attend.
 
         Args:
             x (Tensor): Tokens [B, N, C].
-            asks (str, optional): One of ``ASKS``.
+            statistic (str, optional): One of ``STATISTICS``.
             bias (Tensor, optional): What is added to all logits of a key,
                 [B, N].
             policy (Tensor, optional): 1 for the tokens that others may
                 attend to, [B, N]; gradients flow through it.
 
         Returns:
-            tuple[Tensor, Tensor | None]: Tokens [B, N, C] and the answer.
+            tuple[Tensor, Tensor | None]: Tokens [B, N, C] and the
+            statistic.
         """
         q, k, v, scale = self._project(x)
         drop = self.attn_drop_rate if self.training else 0.0
         if bias is not None:
             bias = bias[:, None, None].to(q.dtype)
-        answer = None
-        if policy is not None:
-            probs = _policy_softmax(q * scale @ k.mT, policy)
-            out = F.dropout(probs, drop) @ v if drop else probs @ v
-        elif asks == 'column_sum':
-            out, answer = _attend_and_sum(q * scale, k, v, bias, drop)
-        else:
+        found = None
+        if policy is None and statistic != 'column_sum':
             out = F.scaled_dot_product_attention(
                 q, k, v, attn_mask=bias, dropout_p=drop, scale=scale
             )
-        if asks == 'class_row':
+        else:
+            out, sums = _attend_in_tiles(q * scale, k, v, bias, policy, drop)
+        if statistic == 'column_sum':
+            found = sums
+        elif statistic == 'class_row':
             first = q[:, :, :1] * scale
-            answer = _softmax(first, k, bias).mean(1)[:, 0]
-        elif asks == 'keys':
-            answer = k.detach().mean(1)
+            found = _probabilities(first, 0, k, bias, policy).mean(1)[:, 0]
+        elif statistic == 'keys':
+            found = k.detach().mean(1)
         out = self.proj(out.transpose(1, 2).flatten(2))
-        return self.drop(out), answer
+        return self.drop(out), found
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
         """Queries, keys, values [B, heads, N, D] and the logits' factor."""
@@ -120,53 +120,83 @@ class Attention(BaseModule):
         )
         if self.qk_norm is None:
             return q, k, v, q.shape[-1] ** -0.5
-        q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+        q, k = _unit(q), _unit(k)
         if self.qk_norm == 'learned':
             q = q * self.alpha.to(q.dtype)
         return q, k, v, 1.0
 
 
-def _softmax(q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
+def _unit(x: Tensor) -> Tensor:
+    """Vectors of length 1, and 0 for 0, in float16 too."""
+    return F.normalize(x, dim=-1, eps=max(1e-12, torch.finfo(x.dtype).tiny))
+
+
+def _probabilities(
+    q: Tensor,
+    start: int,
+    k: Tensor,
+    bias: Tensor | None,
+    policy: Tensor | None,
+) -> Tensor:
+    """Attention of these queries, of tokens ``start`` and those after it."""
     logits = q @ k.mT
-    return (logits if bias is None else logits + bias).softmax(-1)
+    if bias is not None:
+        logits = logits + bias
+    if policy is None:
+        return logits.softmax(-1)
+    return _policy_softmax(logits, policy, start)
 
 
 def _attend(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, drop: float
+    q: Tensor,
+    start: int,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    policy: Tensor | None,
+    drop: float,
 ) -> tuple[Tensor, Tensor]:
     """Output of these queries and the attention their keys receive."""
-    probs = _softmax(q, k, bias)
+    probs = _probabilities(q, start, k, bias, policy)
     received = probs.detach().sum((1, 2), dtype=torch.float32)
     out = F.dropout(probs, drop) @ v if drop else probs @ v
     return out, received
 
 
-def _attend_and_sum(
-    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, drop: float
+def _attend_in_tiles(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    policy: Tensor | None,
+    drop: float,
 ) -> tuple[Tensor, Tensor]:
     """Attention output, and the attention each key receives from all.
 
-    The answer ranks and weighs tokens; no gradient flows through it.
+    The sums rank and weigh tokens; no gradient flows through them.
     """
-    attend = partial(_attend, k=k, v=v, bias=bias, drop=drop)
+    attend = partial(_attend, k=k, v=v, bias=bias, policy=policy, drop=drop)
+    num_tokens = q.shape[2]
     # All tokens may have left.
-    rows = max(1, _TILE // max(1, q.shape[1] * q.shape[2]))
-    if rows >= q.shape[2]:
-        return attend(q)
-    if torch.is_grad_enabled():
-        attend = partial(checkpoint, attend, use_reentrant=False)
-    outs, sums = zip(*map(attend, q.split(rows, 2)), strict=True)
+    rows = max(1, _TILE // max(1, q.shape[1] * num_tokens))
+    if rows >= num_tokens and policy is None:
+        return attend(q, 0)
+    # A softmax with a policy would keep six times the probabilities.
+    starts = range(0, max(1, num_tokens), rows)
+    tiles = map(partial(recompute, attend), q.split(rows, 2), starts)
+    outs, sums = zip(*tiles, strict=True)
     return torch.cat(outs, 2), torch.stack(sums).sum(0)
 
 
-def _policy_softmax(logits: Tensor, policy: Tensor) -> Tensor:
+def _policy_softmax(logits: Tensor, policy: Tensor, start: int) -> Tensor:
     """Softmax over the tokens that are kept (DynamicViT, eqs. 10 and 11).
 
     A pruned token still attends to itself. In float32, with a small constant
     that keeps gradients finite where nothing is left.
     """
-    num_tokens = policy.shape[1]
-    itself = torch.eye(num_tokens, device=policy.device)
+    num_rows, num_tokens = logits.shape[-2:]
+    itself = torch.ones(num_rows, num_tokens, device=policy.device)
+    itself = itself.tril(start).triu(start)
     visible = policy[:, None, None].float()
     visible = visible + (1 - visible) * itself
     shifted = logits.float() - logits.amax(-1, keepdim=True).float()

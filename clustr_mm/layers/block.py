@@ -1,5 +1,7 @@
 """The transformer block of the plain ViTs, in two halves."""
 
+from collections.abc import Callable
+
 import torch
 from mmcv.cnn import build_norm_layer
 from mmcv.cnn.bricks import DropPath
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 
 from .attention import Attention
 from .linear import Linear
+from .recompute import recompute
 
 LAYER_NORM = {'type': 'LN', 'eps': 1e-6}
 
@@ -49,6 +52,8 @@ class Block(BaseModule):
             the residual branches; 0 for none.
         residual_scale (float): Constant factor of the residual branches.
         norm_cfg (dict): Normalisation.
+        with_cp (bool): Whether to recompute both halves in the backward
+            pass. What acts between them runs once, and reports once.
         init_cfg (dict, optional): Initialisation.
     """
 
@@ -65,6 +70,7 @@ class Block(BaseModule):
         layer_scale_init_value: float = 0.0,
         residual_scale: float = 1.0,
         norm_cfg: dict = LAYER_NORM,
+        with_cp: bool = False,
         init_cfg: dict | None = None,
     ):
         super().__init__(init_cfg)
@@ -75,6 +81,7 @@ class Block(BaseModule):
             return LayerScale(embed_dims, scale=layer_scale_init_value)
 
         self.residual_scale = residual_scale
+        self.with_cp = with_cp
         self.norm1 = build_norm_layer(norm_cfg, embed_dims)[1]
         self.attn = Attention(
             embed_dims,
@@ -90,17 +97,39 @@ class Block(BaseModule):
         self.ls2 = layer_scale()
         self.drop_path = DropPath(drop_path_rate)
 
+    def forward(
+        self,
+        x: Tensor,
+        between: Callable[[Tensor, Tensor | None], Tensor] | None = None,
+        **attention,
+    ) -> Tensor:
+        """Tokens [B, N, C] after both halves.
+
+        Args:
+            x (Tensor): Tokens [B, N, C].
+            between (Callable, optional): What becomes of the tokens between
+                the halves, given them and the statistic of the attention.
+            attention: Arguments of :class:`Attention`.
+        """
+        x, statistic = self._run(self.attend, x, **attention)
+        if between is not None:
+            x = between(x, statistic)
+        return self._run(self.feed, x)
+
+    def _run(self, half: Callable, x: Tensor, **kwargs):
+        if self.with_cp:
+            return recompute(half, x, **kwargs)
+        return half(x, **kwargs)
+
     def attend(self, x: Tensor, **kwargs) -> tuple[Tensor, Tensor | None]:
-        """The attention half; arguments and answer of :class:`Attention`."""
-        out, answer = self.attn(self.norm1(x), **kwargs)
-        return self._add(x, self.ls1(out)), answer
+        """The attention half; arguments and statistic of
+        :class:`Attention`."""
+        out, statistic = self.attn(self.norm1(x), **kwargs)
+        return self._add(x, self.ls1(out)), statistic
 
     def feed(self, x: Tensor) -> Tensor:
         """The FFN half."""
         return self._add(x, self.ls2(self.mlp(self.norm2(x))))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.feed(self.attend(x)[0])
 
     def _add(self, x: Tensor, out: Tensor) -> Tensor:
         return torch.add(x, self.drop_path(out), alpha=self.residual_scale)

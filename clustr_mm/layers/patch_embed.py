@@ -5,6 +5,8 @@ from mmcv.cnn import ConvModule
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 
+from .convolution import Conv2d
+
 
 class PatchEmbed(BaseModule):
     """Cut an image into patches and project each.
@@ -44,7 +46,7 @@ class PatchEmbed(BaseModule):
                 )
             self.stem = _stem(in_channels, stem_channels)
             in_channels, patch_size = stem_channels, patch_size // 2
-        self.proj = nn.Conv2d(
+        self.proj = Conv2d(
             in_channels, embed_dims, patch_size, stride=patch_size
         )
 
@@ -67,6 +69,7 @@ def _stem(in_channels: int, channels: int) -> nn.Sequential:
             kernel,
             stride=stride,
             padding=kernel // 2,
+            conv_cfg={'type': Conv2d},
             norm_cfg={'type': 'BN'},
         )
 

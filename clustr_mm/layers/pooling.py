@@ -1,71 +1,78 @@
 """Pooling of the token sequence or of the map that it is."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from clustr_mm.tokens.provenance import (
+from clustr_mm.arguments import check_types
+from clustr_mm.registry import MODELS
+from clustr_mm.tokens.maps import map_to_tokens, tokens_to_map
+from clustr_mm.tokens.trail import (
     Trail,
     resize_pooled_positions,
     resize_positions,
 )
+from .convolution import Conv2d
 from .reducer import Reducer
 
+POOLS = {
+    'max': (nn.MaxPool1d, nn.MaxPool2d),
+    'avg': (nn.AvgPool1d, nn.AvgPool2d),
+    'conv': (nn.Conv1d, Conv2d),
+}
 
+
+@MODELS.register_module()
 class TokenPool(Reducer):
     """Pool tokens after a block.
 
     Args:
-        embed_dims (int): Number of channels.
         op (str): ``'max'``, ``'avg'`` or ``'conv'``.
         dims (int): 1 to pool the sequence, 2 to pool the map.
         kernel_size (int): Tokens that are pooled along a dimension.
         stride (int): Tokens between two pools.
         padding (int): Tokens of padding on either side.
-        grid (tuple[int, int], optional): Patches of an image of the usual
-            size. With it, pooled tokens get position embeddings of their own.
-        shape (tuple[int, ...], optional): Shape of the tokens of such an
-            image before they are pooled, if not of all patches.
-        init_cfg (dict, optional): Initialisation.
+        with_pos_embed (bool): Whether pooled tokens get position embeddings
+            of their own.
+        shape (Sequence[int], optional): Shape of the tokens of an image of
+            the usual size before they are pooled, if not of all patches.
+        trunk: Arguments of :class:`Reducer`.
     """
 
     place = 'after'
 
+    @check_types
     def __init__(
         self,
-        embed_dims: int,
         op: str = 'max',
         dims: int = 1,
         kernel_size: int = 3,
         stride: int = 2,
         padding: int = 0,
-        grid: tuple[int, int] | None = None,
-        shape: tuple[int, ...] | None = None,
-        init_cfg: dict | None = None,
+        with_pos_embed: bool = True,
+        shape: Sequence[int] | None = None,
+        **trunk,
     ):
-        super().__init__(init_cfg)
+        super().__init__(**trunk)
         if dims not in (1, 2):
             raise ValueError(f'dims must be 1 or 2, not {dims!r}')
-        pools = {
-            'max': (nn.MaxPool1d, nn.MaxPool2d),
-            'avg': (nn.AvgPool1d, nn.AvgPool2d),
-            'conv': (nn.Conv1d, nn.Conv2d),
-        }
-        if op not in pools:
-            raise ValueError(f'op must be one of {list(pools)}, not {op!r}')
+        if op not in POOLS:
+            raise ValueError(f'op must be one of {list(POOLS)}, not {op!r}')
         self.dims, self.kernel_size = dims, kernel_size
         self.stride, self.padding = stride, padding
-        channels = (embed_dims, embed_dims) if op == 'conv' else ()
+        channels = (self.embed_dims,) * 2 if op == 'conv' else ()
         kwargs = {'stride': stride, 'padding': padding}
         if op == 'avg':
             kwargs['count_include_pad'] = False
-        self.pool = pools[op][dims - 1](*channels, kernel_size, **kwargs)
-        self.grid, self.pos_embed = grid, None
-        if grid is not None:
-            self.shape = self.pooled_shape(shape or self._first_shape(grid))
-            pos_embed = torch.empty(1, math.prod(self.shape), embed_dims)
+        self.pool = POOLS[op][dims - 1](*channels, kernel_size, **kwargs)
+        self.pos_embed = None
+        if with_pos_embed:
+            shape = tuple(shape or self._first_shape(self.grid))
+            self.shape = self.pooled_shape(shape)
+            pos_embed = torch.empty(1, math.prod(self.shape), self.embed_dims)
             nn.init.trunc_normal_(pos_embed, std=0.02)
             self.pos_embed = nn.Parameter(pos_embed)
 
@@ -80,18 +87,23 @@ class TokenPool(Reducer):
         )
 
     def forward(
-        self, x: Tensor, trail: Trail, answer: Tensor | None = None
+        self, x: Tensor, trail: Trail, statistic: None = None
     ) -> Tensor:
-        shape = trail.pooled or self._first_shape(trail.grid)
-        x = x.mT.unflatten(2, shape)
+        old = trail.pooled or self._first_shape(trail.grid)
+        if len(old) != self.dims:
+            raise ValueError(
+                'tokens cannot be pooled as a sequence and as a map, one '
+                'after the other'
+            )
+        shape = self.pooled_shape(old)
+        trail.pool(shape)
+        x = tokens_to_map(x, old)
         # A dimension shorter than the kernel is pooled as a whole.
         least = self.kernel_size - 2 * self.padding
-        if min(shape) < least:
-            pad = [(0, max(least - n, 0)) for n in reversed(shape)]
+        if min(old) < least:
+            pad = [(0, max(least - n, 0)) for n in reversed(old)]
             x = F.pad(x, sum(pad, ()), mode='replicate')
-        x = self.pool(x).flatten(2).mT.contiguous()
-        shape = self.pooled_shape(shape)
-        trail.pool(shape)
+        x = map_to_tokens(self.pool(x)).contiguous()
         if self.pos_embed is None:
             return x
         return x + self.resize(self.pos_embed, self.grid, trail.grid, shape)
@@ -117,7 +129,7 @@ class TokenPool(Reducer):
             old = self.pooled_shape(old)
         return resize_positions(positions, old, shape)
 
-    def fit(
+    def resize_weights(
         self, state_dict: dict, prefix: str, grid: tuple[int, int]
     ) -> None:
         key = prefix + 'pos_embed'

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from mmengine.model import BaseModule, ModuleList
 from torch import Tensor, nn
 
+from clustr_mm.layers.convolution import ConvTranspose2d
 from clustr_mm.registry import MODELS
 
 
@@ -109,7 +110,7 @@ def _rescale(channels: int, in_stride: int, stride: int) -> list[nn.Module]:
     for i in range(octaves):
         if i:
             layers += [ChannelNorm(channels), nn.GELU()]
-        layers.append(nn.ConvTranspose2d(channels, channels // 2, 2, 2))
+        layers.append(ConvTranspose2d(channels, channels // 2, 2, 2))
         channels //= 2
     # A map of a single row or column has nothing left to halve.
     layers += [nn.MaxPool2d(2, 2, ceil_mode=True) for _ in range(-octaves)]

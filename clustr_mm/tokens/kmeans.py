@@ -5,6 +5,9 @@ where ``a(i)`` is the cluster of token i: they assign each token to the nearest
 center, move each center to the best place among its tokens, and repeat. The
 best place is the weighted mean in K-Means, and one of the tokens in K-Medoids.
 
+An iteration ends with the centers, so that a token's cluster is the one whose
+center was made of it, which another center may be nearer to by then.
+
 Clusters start from given tokens, and all is deterministic: of equally good
 choices, rounding errors apart, the one with the lower index is taken. A
 cluster that is left without tokens, or whose tokens weigh nothing, keeps its
@@ -13,24 +16,33 @@ and the autocast state. No gradient flows through the assignment.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from .compiling import is_exporting
 from .merging import cluster_mean, cluster_sum
-from .provenance import take
+from .trail import take
 
 # Distances computed at a time for an image: 16 MB in float32. Neither this
 # nor the next depends on the batch, so that an image's result does not.
 _TILE = 2**22
 # Tokens an image up to which K-Medoids keeps a matrix of all distances.
 _TABLE = 1024
-# Numbers that differ by less than this many rounding errors count as equal.
+# Distances are off by this many rounding errors of the squared norms.
 _MARGIN = 4
 
-# Medoids [B, K] -> the cluster of each token and the token's cost as its
-# cluster's medoid, eq. 17, up to a factor and a constant a cluster, [B, N].
-Assign = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+class Assigned(NamedTuple):
+    """The cluster of each token, and what its medoid is chosen by."""
+
+    labels: Tensor  # [B, N]
+    # Of each token as its cluster's medoid (eq. 17), up to a factor and a
+    # constant a cluster, and how far rounding errors put it off, [B, N].
+    cost: Tensor
+    doubt: Tensor
+    total: Tensor  # weight of each cluster, up to a factor, [B, K]
 
 
 def kmeans(
@@ -52,13 +64,16 @@ def kmeans(
     with torch.autocast(x.device.type, enabled=False):
         points, weight, origin = _prepare(x, weight)
         with torch.no_grad():
-            centers = take(points, init)
+            centers, norms = take(points, init), _norms(points)
+            num = centers.shape[1]
             for _ in range(iters - 1):
-                labels = _nearest(points, centers)
-                centers = _means_or(centers, points, labels, weight)
-            labels = _nearest(points, centers)
-        centers = _means_or(centers, points, labels, weight) + origin
-    return labels, centers.to(x.dtype)
+                labels = _nearest(points, norms, centers)
+                centers = cluster_mean(points, labels, num, weight, centers)
+            labels = _nearest(points, norms, centers)
+        # A cluster without tokens, or whose tokens weigh nothing, keeps its
+        # center.
+        centers = cluster_mean(points, labels, num, weight, centers)
+    return labels, (centers + origin).to(x.dtype)
 
 
 @torch.no_grad()
@@ -84,9 +99,9 @@ def kmedoids(
         assign = prepare(points, weight)
         medoids = init
         for _ in range(iters):
-            labels, cost = assign(medoids)
-            medoids = _cheapest_or(medoids, cost, labels, weight)
-    return labels, medoids
+            found = assign(medoids)
+            medoids = _cheapest_or(medoids, *found)
+    return found.labels, medoids
 
 
 def _check(x: Tensor, init: Tensor, weight: Tensor | None, iters: int) -> None:
@@ -120,55 +135,70 @@ def _prepare(
     return x - origin, weight, origin
 
 
-def _nearest(x: Tensor, centers: Tensor) -> Tensor:
-    """The nearest center of each token (eqs. 14 and 16), [B, N]."""
-    size = max(1, _TILE // centers.shape[1])
-    norms = centers.square().sum(-1, keepdim=True)
-    labels = [
-        _first_smallest(torch.baddbmm(norms, centers, tile.mT, alpha=-2))
-        for tile in x.split(size, 1)
-    ]
-    return torch.cat(labels, 1)
+def _nearest(x: Tensor, norms: Tensor, centers: Tensor) -> Tensor:
+    """The nearest center of each token (eqs. 14 and 16), [B, N].
 
-
-def _first_smallest(distances: Tensor) -> Tensor:
-    """Which of the K distances [B, K, N] is smallest, the first if several.
-
-    Distances that differ by rounding errors count as equal: a matrix product
-    may give two identical centers different last bits.
+    Distances that differ by rounding errors, which are in proportion to the
+    squared norms, count as equal: a matrix product may give two identical
+    centers different last bits.
     """
-    margin = _MARGIN * torch.finfo(distances.dtype).eps
-    margin = margin * distances.abs().amax(1, keepdim=True)
-    smallest = distances <= distances.amin(1, keepdim=True) + margin
-    return smallest.byte().max(1).indices
+    size = max(1, _TILE // centers.shape[1])
+    center_norms = _norms(centers)[..., None]
+    labels = []
+    for tile, tile_norms in zip(x.split(size, 1), norms.split(size, 1)):
+        # But for |x|^2, which changes no order.
+        distances = torch.baddbmm(center_norms, centers, tile.mT, alpha=-2)
+        doubt = _margin(x) * center_norms
+        least = (distances + doubt).amin(1, keepdim=True)
+        least = least + 2 * _margin(x) * tile_norms[:, None]
+        labels.append(_first_true(distances.sub_(doubt) <= least))
+    return labels[0] if len(labels) == 1 else torch.cat(labels, 1)
 
 
-def _means_or(
-    centers: Tensor, x: Tensor, labels: Tensor, weight: Tensor
-) -> Tensor:
-    """Weighted means (eq. 15), and old centers where there is no weight."""
-    means = cluster_mean(x, labels, centers.shape[1], weight)
-    total = cluster_sum(weight[..., None], labels, centers.shape[1])
-    return torch.where(total > 0, means, centers)
+def _first_true(found: Tensor) -> Tensor:
+    """Where in each column of [B, K, N] the first one is true: [B, N]."""
+    # The same bytes; but ONNX knows nothing of bytes.
+    found = found.byte() if is_exporting() else found.view(torch.uint8)
+    return found.max(1).indices
 
 
-def _by_table(x: Tensor, weight: Tensor) -> Assign:
+def _norms(x: Tensor) -> Tensor:
+    return x.square().sum(-1)
+
+
+def _margin(x: Tensor) -> float:
+    return _MARGIN * torch.finfo(x.dtype).eps
+
+
+def _by_table(x: Tensor, weight: Tensor) -> Callable[[Tensor], Assigned]:
     """Look up all distances in one matrix: every medoid is a token."""
-    gram = x @ x.mT
-    norms = gram.diagonal(dim1=1, dim2=2)
-    table = torch.sub(norms[:, None] + norms[..., None], gram, alpha=2)
+    norms = _norms(x)
+    doubts = _margin(x) * norms[..., None]
+    table = torch.baddbmm(norms[:, None] + norms[..., None], x, x.mT, alpha=-2)
     table = table.clamp_(0)
-    weighted = weight[..., None] * table
+    # The most that the distances of a row to all tokens may be, beside the
+    # least; see `_nearest`.
+    most = table + doubts + 2 * _margin(x) * norms[:, None]
+    bounds = torch.cat([most, table - doubts], 2)
+    # What is summed over clusters, in one go.
+    margins = torch.full_like(doubts, _margin(x))
+    weighted = weight[..., None] * torch.cat([table, doubts, margins], 2)
+    num_tokens = x.shape[1]
 
-    def assign(medoids: Tensor) -> tuple[Tensor, Tensor]:
-        labels = _first_smallest(take(table, medoids))
-        cost = cluster_sum(weighted, labels, medoids.shape[1])
-        return labels, cost.gather(1, labels[:, None])[:, 0]
+    def assign(medoids: Tensor) -> Assigned:
+        most, least = take(bounds, medoids).split(num_tokens, 2)
+        labels = _first_true(least <= most.amin(1, keepdim=True))
+        sums = cluster_sum(weighted, labels, medoids.shape[1])
+        cost = sums.gather(1, labels[:, None])[:, 0]
+        pairs = labels[..., None].expand(-1, -1, 2)
+        others, total = sums[..., num_tokens:].gather(1, pairs).unbind(2)
+        doubt = torch.addcmul(others, total, norms)
+        return Assigned(labels, cost, doubt, sums[..., -1])
 
     return assign
 
 
-def _by_tiles(x: Tensor, weight: Tensor) -> Assign:
+def _by_tiles(x: Tensor, weight: Tensor) -> Callable[[Tensor], Assigned]:
     """Compute distances when needed, for want of room for all of them.
 
     With m the weighted mean of a cluster and W its weight, ``sum_j w_j
@@ -176,32 +206,39 @@ def _by_tiles(x: Tensor, weight: Tensor) -> Assign:
     cluster's tokens like the sum of distances to all of them.
     """
 
-    def assign(medoids: Tensor) -> tuple[Tensor, Tensor]:
+    norms = _norms(x)
+
+    def assign(medoids: Tensor) -> Assigned:
         centers = take(x, medoids)
-        labels = _nearest(x, centers)
+        labels = _nearest(x, norms, centers)
         # Relative to the old medoid, rounding errors are as small as the
         # cluster, and of a pair of tokens both are equally good.
         offset = x - take(centers, labels)
         means = cluster_mean(offset, labels, medoids.shape[1], weight)
-        return labels, (offset - take(means, labels)).square().sum(-1)
+        cost = _norms(offset - take(means, labels))
+        total = cluster_sum(weight[..., None], labels, medoids.shape[1])
+        return Assigned(labels, cost, 8 * _margin(x) * cost, total[..., 0])
 
     return assign
 
 
 def _cheapest_or(
-    medoids: Tensor, cost: Tensor, labels: Tensor, weight: Tensor
+    medoids: Tensor,
+    labels: Tensor,
+    cost: Tensor,
+    doubt: Tensor,
+    total: Tensor,
 ) -> Tensor:
     """The cheapest token of each cluster (eq. 17), the first if several.
 
     A cluster without weight keeps its old medoid.
     """
-    total = cluster_sum(weight[..., None], labels, medoids.shape[1])[..., 0]
     least = cost.new_full(medoids.shape, torch.inf)
-    least = least.scatter_reduce(1, labels, cost, 'amin').gather(1, labels)
-    margin = 16 * _MARGIN * torch.finfo(cost.dtype).eps
-    nobody = cost.shape[1]
-    index = torch.arange(nobody, device=cost.device)
-    index = torch.where(cost <= least * (1 + margin), index, nobody)
-    first = torch.full_like(medoids, nobody)
-    first = first.scatter_reduce(1, labels, index, 'amin')
-    return torch.where((total > 0) & (first < nobody), first, medoids)
+    least.scatter_reduce_(1, labels, cost + doubt, 'amin')
+    num_tokens = cost.shape[1]
+    is_dear = cost - doubt > least.gather(1, labels)
+    index = torch.arange(num_tokens, device=cost.device)
+    index = index.masked_fill(is_dear, num_tokens)
+    first = torch.full_like(medoids, num_tokens)
+    first.scatter_reduce_(1, labels, index, 'amin')
+    return torch.where(total > 0, first, medoids)

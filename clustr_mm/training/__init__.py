@@ -4,8 +4,7 @@ Modules with a classifier in them need MMPretrain; a config imports these by
 name, through `custom_imports`.
 """
 
-from .bad_loss import StopOnBadLoss
 from .distillation import TokenDistiller
-from .hooks import FreezeUntil, KeepRateSchedule
 from .layer_decay import LayerDecayConstructor
-from .sharding import ShardingStrategy
+from .ratio_loss import RatioLoss
+from .schedules import FreezeUntil, KeepRateSchedule

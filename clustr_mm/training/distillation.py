@@ -9,7 +9,7 @@ from mmengine.model import BaseModel
 from torch import Tensor, nn
 
 from clustr_mm.registry import MODELS
-from clustr_mm.tokens.provenance import Trail
+from clustr_mm.tokens.trail import Trail
 from .global_batch import global_count
 from .teacher import Teacher
 

@@ -14,24 +14,25 @@ from torch import Tensor, nn
 from clustr_mm.backbones.vit import ThinViT
 from clustr_mm.layers.reducer import Reducer
 from clustr_mm.registry import MODELS
-from clustr_mm.tokens.provenance import Trail
+from clustr_mm.tokens.trail import Trail
 
 
+@MODELS.register_module()
 class SoftExtract(Reducer):
     """Scale tokens by how much their rank in significance counts.
 
     Args:
-        num_tokens (int): Number of patch tokens.
+        trunk: Arguments of :class:`Reducer`.
     """
 
-    asks = 'column_sum'
+    statistic = 'column_sum'
 
-    def __init__(self, num_tokens: int):
-        super().__init__()
+    def __init__(self, **trunk):
+        super().__init__(**trunk)
         # From 1, keep all, to 0; the most significant token comes first.
-        self.retention = nn.Parameter(torch.ones(num_tokens))
+        self.retention = nn.Parameter(torch.ones(math.prod(self.grid)))
 
-    def forward(self, x: Tensor, trail: Trail, answer: Tensor) -> Tensor:
+    def forward(self, x: Tensor, trail: Trail, column_sum: Tensor) -> Tensor:
         if x.shape[1] != len(self.retention):
             raise ValueError(
                 f'the search has a parameter for each of '
@@ -42,7 +43,7 @@ class SoftExtract(Reducer):
             # Outside of [0, 1] there would be no gradient to come back by.
             with torch.no_grad():
                 self.retention.clamp_(0, 1)
-        order = answer.topk(x.shape[1]).indices
+        order = column_sum.topk(x.shape[1]).indices
         factor = self.retention.expand(len(x), -1).clamp(0, 1)
         factor = torch.zeros_like(factor).scatter(1, order, factor)
         return x * factor[..., None].to(x.dtype)
@@ -63,25 +64,10 @@ class SoftExtractDeiT(ThinViT):
 
     def __init__(self, arch: str | dict = 'deit-small', **kwargs):
         super().__init__(arch, **kwargs)
-        num_patches = math.prod(self.grid)
         self.place_reducers(
-            {i: SoftExtract(num_patches) for i in range(self.num_layers)}
+            SoftExtract(block=block, grid=self.grid)
+            for block in range(self.num_layers)
         )
-
-    def masses(self) -> Tensor:
-        """How many tokens the parameters of each block stand for."""
-        return torch.stack([reducer.mass for reducer in self.reducers])
-
-    @torch.no_grad()
-    def found(self) -> list[int]:
-        """How many tokens each block should keep, never more than the block
-        before."""
-        keep, left = [], math.prod(self.grid)
-        for mass in self.masses().tolist():
-            # What float32 sums up to 7.0000005 is 7.
-            left = min(left, math.ceil(mass - 1e-3))
-            keep.append(left)
-        return keep
 
 
 @MODELS.register_module()
@@ -92,12 +78,14 @@ class KeepSearch(ImageClassifier):
         sparsity_weight (float): Weight of the penalty, lambda: the larger,
             the fewer tokens are kept.
         kwargs: Arguments of ``ImageClassifier``, with a
-            :class:`SoftExtractDeiT` for ``backbone``.
+            :class:`SoftExtractDeiT` for ``backbone``, or another
+            :class:`ThinViT` with a :class:`SoftExtract` in each block.
     """
 
     def __init__(self, sparsity_weight: float = 3e-4, **kwargs):
         super().__init__(**kwargs)
-        if not isinstance(self.backbone, SoftExtractDeiT):
+        layers = getattr(self.backbone, 'reducers', ())
+        if not layers or not all(isinstance(r, SoftExtract) for r in layers):
             raise ValueError(
                 'KeepSearch needs a SoftExtractDeiT as backbone, not '
                 f'{type(self.backbone).__name__}'
@@ -118,10 +106,25 @@ class KeepSearch(ImageClassifier):
         losses = super().loss(inputs, data_samples)
         # In the log, `loss` is the sum of all.
         losses['loss_cls'] = losses.pop('loss')
-        masses = self.backbone.masses()
+        masses = self.masses()
         number = torch.arange(1, len(masses) + 1, device=masses.device)
         losses['loss_sparsity'] = (
             self.sparsity_weight * (number * masses).sum()
         )
         losses['kept'] = masses.detach().mean()
         return losses
+
+    def masses(self) -> Tensor:
+        """How many tokens the parameters of each block stand for."""
+        return torch.stack([layer.mass for layer in self.backbone.reducers])
+
+    @torch.no_grad()
+    def found(self) -> list[int]:
+        """How many tokens each block should keep, never more than the block
+        before."""
+        keep, left = [], math.prod(self.backbone.grid)
+        for mass in self.masses().tolist():
+            # What float32 sums up to 7.0000005 is 7.
+            left = min(left, math.ceil(mass - 1e-3))
+            keep.append(left)
+        return keep

@@ -1,44 +1,20 @@
 """How DynamicViT is trained: a kept share, and a dense teacher."""
 
-from collections.abc import Sequence
+import copy
 
-import torch
 import torch.nn.functional as F
 from mmengine.runner import CheckpointLoader
 from mmpretrain.models import ImageClassifier
 from torch import Tensor
 
+from clustr_mm.backbones.dynamic_vit import PredictedTokens
 from clustr_mm.backbones.lvvit import TokenLabelHead
-from clustr_mm.checkpoint_fit import shapes
+from clustr_mm.checkpoints.compatibility import shapes
 from clustr_mm.errors import UserError
 from clustr_mm.registry import MODELS
-from .global_batch import global_count, global_mean
+from .global_batch import global_count
+from .ratio_loss import ratio_losses
 from .teacher import Teacher
-
-# The trunk of each, with all its tokens.
-DENSE = {'DynamicViT': 'ThinViT', 'DynamicLVViT': 'LVViT'}
-
-
-def ratio_loss(
-    decisions: Sequence[Tensor],
-    shares: Sequence[float],
-    per_image: bool = False,
-) -> Tensor:
-    """Squared distance of the kept share from its target (eq. 14).
-
-    Args:
-        decisions (Sequence[Tensor]): For each stage, which tokens stay (1)
-            or leave (0), [B, N].
-        shares (Sequence[float]): Target of each stage.
-        per_image (bool): Whether every image has to meet the target, or the
-            batch of all processes as a whole.
-    """
-    kept = torch.stack([stays.float().mean(-1) for stays in decisions])
-    if not per_image:
-        kept = global_mean(kept.mean(-1, keepdim=True))
-    if len(shares) != len(kept):
-        raise ValueError(f'{len(kept)} stages, but {len(shares)} shares')
-    return (kept - kept.new_tensor(shares)[:, None]).square().mean()
 
 
 def kl_loss(logits: Tensor, teacher_logits: Tensor) -> Tensor:
@@ -66,9 +42,11 @@ def token_loss(
         stays (Tensor): Which of them count, [B, N].
         kind (str): ``'mse'``, or ``'kl'`` of the softmax over channels.
     """
-    stays = stays.bool()
-    tokens, teacher_tokens = tokens[stays].float(), teacher_tokens[stays]
-    teacher_tokens = teacher_tokens.float()
+    # The decisions have gradients, their number is to have none.
+    stays, teacher_tokens = stays.bool(), teacher_tokens.float()
+    # Those that do not count are at no distance. Picking out the others would
+    # wait for the device to tell how many there are.
+    tokens = tokens.float().where(stays[..., None], teacher_tokens)
     if kind == 'kl':
         total = _divergence(tokens, teacher_tokens)
     else:
@@ -132,11 +110,6 @@ class SparseClassifier(ImageClassifier):
         pretrained: str | None = None,
         **kwargs,
     ):
-        if backbone.get('type') not in DENSE:
-            raise ValueError(
-                f'SparseClassifier trains one of {list(DENSE)}, not '
-                f'{backbone.get("type")!r}'
-            )
         if token_loss not in ('mse', 'kl'):
             raise ValueError(
                 f"token_loss must be 'mse' or 'kl', not {token_loss!r}"
@@ -149,16 +122,18 @@ class SparseClassifier(ImageClassifier):
         self.token_weight = token_weight
         self.token_loss = token_loss
         self.ratio_per_image = ratio_per_image
-        self.shares = [reducer.keep for reducer in self.backbone.reducers]
+        stages = getattr(self.backbone, 'reducers', ())
+        if not stages or not all(
+            isinstance(reducer, PredictedTokens) for reducer in stages
+        ):
+            raise ValueError(
+                "SparseClassifier trains one of ['DynamicViT', "
+                f"'DynamicLVViT'], not {backbone.get('type')!r}"
+            )
+        self.shares = [reducer.keep for reducer in stages]
         self.teacher = None
         if kl_weight or token_weight:
-            self.teacher = Teacher(
-                dict(
-                    type='ImageClassifier',
-                    backbone=dense(backbone),
-                    head=head.copy(),
-                )
-            )
+            self.teacher = Teacher(self._dense())
 
     def init_weights(self) -> None:
         if self.teacher is not None and self.init_cfg is None:
@@ -171,6 +146,13 @@ class SparseClassifier(ImageClassifier):
         if self.teacher is not None:
             self._teach_what_we_know()
 
+    def _dense(self) -> ImageClassifier:
+        """The same classifier with all its tokens, which it returns."""
+        backbone = copy.deepcopy(self.backbone)
+        backbone.place_reducers([])
+        backbone.out_type = 'raw'
+        return ImageClassifier(backbone, head=copy.deepcopy(self.head))
+
     def _teach_what_we_know(self) -> None:
         """Give our weights to the teacher, who must not know less."""
         ours, network = self.state_dict(), self.teacher.network
@@ -181,15 +163,21 @@ class SparseClassifier(ImageClassifier):
     def loss(self, inputs: Tensor, data_samples: list) -> dict[str, Tensor]:
         """Losses by name, and the share of the tokens that each stage
         keeps."""
-        cls_token, tokens, decisions = self.backbone.forward_train(inputs)
+        x, trail = self.backbone.run(inputs)
+        x, decisions = self.backbone.norm(x), trail.decisions
+        # After the last stage, those that stay stand for the whole image.
+        cls_token, tokens = x[:, 0], x[:, 1:]
         losses = self.head.loss(self._feats(cls_token), data_samples)
         # In the log, `loss` is the sum of all.
         losses['loss_cls'] = losses.pop('loss')
-        losses['loss_ratio'] = self.ratio_weight * ratio_loss(
-            decisions, self.shares, self.ratio_per_image
+        losses.update(
+            ratio_losses(
+                decisions,
+                self.shares,
+                self.ratio_weight,
+                self.ratio_per_image,
+            )
         )
-        for stage, stays in enumerate(decisions, 1):
-            losses[f'kept_{stage}'] = stays.detach().mean()
         if self.teacher is not None:
             losses.update(
                 self._distill(inputs, cls_token, tokens, decisions[-1])
@@ -224,9 +212,3 @@ class SparseClassifier(ImageClassifier):
         if isinstance(self.head, TokenLabelHead):
             cls_token = cls_token[:, None]
         return (cls_token,)
-
-
-def dense(backbone: dict) -> dict:
-    """Config of the same trunk with all its tokens, which it returns."""
-    cfg = {k: v for k, v in backbone.items() if k not in ('keep', 'reduce_at')}
-    return {**cfg, 'type': DENSE[backbone['type']], 'out_type': 'raw'}

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from clustr_mm.registry import MODELS
 
@@ -16,13 +16,15 @@ class Teacher(nn.Module):
     of gradients.
 
     Args:
-        cfg (dict): Config of the network, with an ``init_cfg`` that says
-            where its weights are, unless somebody else gives them.
+        network (dict | nn.Module): The network or its config, with an
+            ``init_cfg`` that says where its weights are, unless somebody
+            else gives them.
     """
 
-    def __init__(self, cfg: dict):
+    def __init__(self, network: dict | nn.Module):
         super().__init__()
-        network = MODELS.build(cfg)
+        if not isinstance(network, nn.Module):
+            network = MODELS.build(network)
         network.eval()
         network.requires_grad_(False)
         # A tuple hides it from the registration of children.
@@ -36,11 +38,14 @@ class Teacher(nn.Module):
         self.network.init_weights()
 
     @torch.no_grad()
-    def forward(self, *args, **kwargs):
+    def forward(self, images: Tensor, *args, **kwargs):
         """Features: of a classifier, or all that another network returns."""
         network = self.network
+        # FSDP moves the children of a model, of which this is none.
+        if next(network.parameters()).device != images.device:
+            network.to(images.device)
         forward = getattr(network, 'extract_feat', network)
-        return forward(*args, **kwargs)
+        return forward(images, *args, **kwargs)
 
     def _apply(self, fn: Callable, *args, **kwargs):
         self.network._apply(fn, *args, **kwargs)

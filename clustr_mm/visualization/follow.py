@@ -1,17 +1,18 @@
 """What a backbone did with the tokens of an image, stage by stage."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from clustr_mm.backbones.clustr import ClusterAttention, ClusTR
-from clustr_mm.backbones.evit import AttentiveTokens
 from clustr_mm.backbones.vit import ThinViT
 from clustr_mm.errors import UserError
-from clustr_mm.tokens.provenance import Trail
+from clustr_mm.layers.reducer import Reducer
+from clustr_mm.tokens.density_peaks import Clusters
+from clustr_mm.tokens.trail import Trail
 
 
 class Clustered(NamedTuple):
@@ -82,26 +83,42 @@ def follow(backbone: nn.Module, img: Tensor) -> list[Stage]:
     """
     if isinstance(backbone, ClusTR):
         return _follow_clustr(backbone, img)
-    return list(_follow_vit(backbone, img))
+    return _follow_vit(backbone, img)
 
 
 def _follow_clustr(backbone: ClusTR, img: Tensor) -> list[Stage]:
     """The clusters in the last block of each stage, by scale."""
     stages = []
-    with _recorded(backbone) as found:
-        backbone(img)
-    for i, (grid, scales) in enumerate(found):
+    for i, (*_, (grid, scales)) in enumerate(clusters_by_block(backbone, img)):
         for j, clusters in enumerate(scales):
             if clusters is None:
                 continue
-            number = clusters.num_clusters
-            exist = number if clusters.mask is None else clusters.mask.sum()
+            number = clusters.num_existing(0)
             scale = f', scale {j + 1}' if len(scales) > 1 else ''
             num_tokens = clusters.labels.shape[1]
-            title = f'stage {i + 1}{scale}: {exist} of {num_tokens} tokens'
-            labels = _by_first_token(clusters.labels[0], number).view(grid)
-            stages.append(Clustered(title, 4 * 2**i, labels))
+            title = f'stage {i + 1}{scale}: {number} of {num_tokens} tokens'
+            labels = _by_first_token(clusters.labels[0], clusters.num_clusters)
+            stages.append(Clustered(title, 4 * 2**i, labels.view(grid)))
     return stages
+
+
+def clusters_by_block(
+    backbone: ClusTR, img: Tensor
+) -> list[list[tuple[tuple[int, int], Sequence[Clusters | None]]]]:
+    """The grid of each block of each stage, and the clusters at its scales."""
+    found = []
+
+    def record(block, args, output):
+        scales = output[1]
+        found.append((tuple(args[1]), scales.clusters if scales else []))
+
+    with ExitStack() as hooks:
+        for stage in backbone.stages:
+            for block in stage:
+                hooks.enter_context(block.register_forward_hook(record))
+        backbone(img)
+    rest = iter(found)
+    return [[next(rest) for _ in stage] for stage in backbone.stages]
 
 
 def _by_first_token(labels: Tensor, number: int) -> Tensor:
@@ -112,61 +129,75 @@ def _by_first_token(labels: Tensor, number: int) -> Tensor:
     return torch.where(labels < number, first, -1)
 
 
-@contextmanager
-def _recorded(backbone: ClusTR) -> Iterator[list]:
-    """Collect the grid and the clusters of each stage."""
-    found = []
-
-    def record(module, args, output):
-        found.append((args[1], output[1]))
-
-    handles = [
-        blocks[-1].attn.register_forward_hook(record)
-        for blocks in backbone.stages
-    ]
-    try:
-        yield found
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _follow_vit(backbone: ThinViT, img: Tensor) -> Iterator[Stage]:
+def _follow_vit(backbone: ThinViT, img: Tensor) -> list[Stage]:
     """What each reducer did."""
-    x, trail = backbone.embed(img, track=True)
-    extra, stride = backbone.num_extra_tokens, backbone.patch_embed.patch_size
-    fuses = any(
-        isinstance(r, AttentiveTokens) and r.fuse for r in backbone.reducers
-    )
-    left = torch.zeros(trail.grid, dtype=torch.long, device=img.device)
-    fused, pooled = left, None
-    for i, block in enumerate(backbone.blocks):
-        before = len(trail.steps), trail.pooled
-        x = backbone.run_block(i, block, x, trail)
-        acted = before != (len(trail.steps), trail.pooled)
-        num_tokens = x.shape[1] - extra
-        title = f'block {i + 1}: {num_tokens} of {trail.num_patches} tokens'
-        if trail.pooled:
-            # A stage ends where the next one pools.
-            if acted and pooled is not None:
-                yield pooled
-            pooled = Pooled(title, stride, _features(x[:, extra:], trail))
-        elif acted:
-            owner = trail.owner[0].view(trail.grid)
-            since = len(trail.steps)
-            gone = owner >= num_tokens
-            left = torch.where(gone & (left == 0), since, left)
-            if fuses:
-                fused = torch.where(owner == num_tokens - 1, since, fused)
-            elif owner.unique().numel() < owner.numel():
-                labels = _by_first_token(owner.flatten(), num_tokens)
-                yield Clustered(title, stride, labels.view(trail.grid))
-                continue
-            yield Selected(title, stride, left, fused)
-    if pooled is not None:
-        yield pooled
+    follower = _Follower(backbone.patch_embed.patch_size)
+    hooks = [
+        reducer.register_forward_hook(follower.after_reducer)
+        for reducer in backbone.reducers
+    ]
+    extra = backbone.num_extra_tokens
+    try:
+        backbone.run(
+            img,
+            track=True,
+            after_block=lambda i, x, trail: follower.after_block(
+                i, x[:, extra:], trail
+            ),
+        )
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return follower.stages
 
 
-def _features(x: Tensor, trail: Trail) -> Tensor:
-    """Feature map [C, h, w] of tokens [1, N, C]."""
-    return trail.to_map(trail.bank(x))[0]
+class _Follower:
+    """Notes what became of the patches of an image, as it happens."""
+
+    def __init__(self, stride: int):
+        self.stride = stride
+        self.stages: list[Stage] = []
+        self.num_reports = 0
+        # Since when patches are gone or fused, by the number of the stage.
+        self.left: Tensor | int = 0
+        self.fused: Tensor | int = 0
+
+    def after_reducer(self, reducer: Reducer, args: tuple, x: Tensor) -> None:
+        trail = args[1]
+        if len(trail.reports) == self.num_reports or trail.pooled:
+            return
+        self.num_reports = len(trail.reports)
+        num_tokens, since = x.shape[1], len(trail.steps)
+        owner = trail.owner[0].view(trail.grid)
+        never = torch.zeros_like(owner)
+        gone = owner >= num_tokens
+        left = never + self.left
+        self.left = torch.where(gone & (left == 0), since, left)
+        self.fused = never + self.fused
+        if trail.reports[-1] == 'fuse':
+            is_last = owner == num_tokens - 1
+            self.fused = torch.where(is_last, since, self.fused)
+        title = _title(reducer.block, num_tokens, trail)
+        own = owner[self.fused == 0]
+        if own.unique().numel() < own.numel():
+            labels = _by_first_token(owner.flatten(), num_tokens)
+            stage = Clustered(title, self.stride, labels.view(trail.grid))
+        else:
+            stage = Selected(title, self.stride, self.left, self.fused)
+        self.stages.append(stage)
+
+    def after_block(self, i: int, x: Tensor, trail: Trail) -> None:
+        """Pooled tokens are shown as they leave their stage, which ends
+        where the next one pools."""
+        if not trail.pooled:
+            return
+        if len(trail.reports) == self.num_reports:
+            self.stages.pop()
+        self.num_reports = len(trail.reports)
+        title = _title(i, x.shape[1], trail)
+        fmap = trail.to_map(trail.bank(x))[0]
+        self.stages.append(Pooled(title, self.stride, fmap))
+
+
+def _title(block: int, num_tokens: int, trail: Trail) -> str:
+    return f'block {block + 1}: {num_tokens} of {trail.num_patches} tokens'

@@ -1,7 +1,7 @@
-"""Pictures of the tokens of all images of a folder, and a page of them."""
+"""Sheets of the tokens of all images of a folder, and a page to explore."""
 
-import html
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -13,10 +13,11 @@ from mmengine.config import Config
 from mmengine.visualization import Visualizer
 from torch import nn
 
-from clustr_mm.analysis.models import usual_size
 from clustr_mm.backbones.vit import ThinViT
-from clustr_mm.errors import UserError
+from clustr_mm.errors import UserError, missing
 from clustr_mm.outputs import make_folder
+from clustr_mm.toolboxes import toolbox_of
+from .explorer import Picture, Subject, build_page
 from .follow import find_backbone
 from .picture import draw_tokens
 
@@ -29,12 +30,12 @@ def find_images(path: str) -> list[Path]:
     if root.is_file():
         return [root]
     if not root.is_dir():
-        raise UserError(f'there is no image or folder {path}')
+        raise missing('image or folder', path)
     found = sorted(p for p in root.rglob('*') if p.suffix.lower() in SUFFIXES)
     if not found:
         raise UserError(
             f'there are no images in {path}: no file ends with '
-            f'{", ".join(SUFFIXES)}'
+            f'{", ".join(SUFFIXES)}. Give another folder, or an image.'
         )
     return found
 
@@ -50,13 +51,12 @@ def read_image(path: Path) -> np.ndarray | None:
 def seen_size(cfg: Config, model: nn.Module) -> tuple[int, int]:
     """Height and width of the images that a model is made for."""
     backbone = find_backbone(model)
-    if cfg.get('default_scope') == 'mmpretrain' and isinstance(
-        backbone, ThinViT
-    ):
+    toolbox = toolbox_of(cfg)
+    if toolbox.is_classifier and isinstance(backbone, ThinViT):
         # In dense tasks, the grid may be that of the pre-training.
         side = backbone.patch_embed.patch_size
         return backbone.grid[0] * side, backbone.grid[1] * side
-    return usual_size(cfg)
+    return toolbox.image_size(cfg)
 
 
 def scaled_size(
@@ -83,26 +83,23 @@ class Gallery:
     """Draws images one by one; what is done stays, whatever happens next.
 
     Args:
-        model (nn.Module): The model, in eval mode.
+        subjects (Sequence[Subject]): The models.
         out (str): Folder for the pictures and ``index.html``.
-        about (str): What the model is: config and weights.
-        usual (tuple[int, int]): Height and width that it is made for.
         short (int, optional): See :func:`scaled_size`.
         options: More arguments of :func:`draw_tokens`.
     """
 
     def __init__(
         self,
-        model: nn.Module,
+        subjects: Sequence[Subject],
         out: str,
-        about: str,
-        usual: tuple[int, int],
         short: int | None = None,
         **options,
     ):
-        self.model, self.out, self.about = model, Path(out), about
-        self.usual, self.short, self.options = usual, short, options
-        self.pictures: list[str] = []
+        self.subjects, self.out = subjects, Path(out)
+        self.short, self.options = short, options
+        self.pictures: list[str] = []  # files of the sheets
+        self.scripts: list[str] = []  # of the images in the page
         make_folder(out)
         backend = dict(
             type='LocalVisBackend', save_dir=str(self.out), img_save_dir='.'
@@ -120,67 +117,54 @@ class Gallery:
                 else:
                     self.add(path, image)
         finally:
-            if self.pictures:
+            if self.scripts:
                 self.write_page(len(paths))
         if unreadable:
             raise UserError(
-                f'drew {len(self.pictures)} of {len(paths)} images. No '
+                f'drew {len(self.scripts)} of {len(paths)} images. No '
                 f'images that can be read: {", ".join(unreadable)}. '
                 'Take others.'
             )
 
     def add(self, path: Path, photo: np.ndarray) -> None:
-        """Draw an image."""
-        height, width = scaled_size(photo.shape[:2], self.usual, self.short)
-        image = mmcv.imresize(photo, (width, height))
-        heading = [f'{path.name}, seen at {height} x {width}', self.about]
-        try:
-            sheet, _ = draw_tokens(
-                self.model, image, heading, photo, **self.options
-            )
-        except ValueError as error:
-            raise UserError(
-                f'this model takes no image of {height} x {width}, as '
-                f'{path} is seen: {error}'
-            ) from error
+        """Draw an image, as each model sees it."""
+        picture = Picture(path.name, photo)
+        for i, subject in enumerate(self.subjects):
+            size = scaled_size(photo.shape[:2], subject.usual, self.short)
+            image = mmcv.imresize(photo, size[::-1])
+            try:
+                sheet = self._add_sheet(i, path, photo, image)
+                picture.add(subject, image, quote(sheet))
+            except ValueError as error:
+                raise UserError(
+                    f'{subject.config} takes no image of {size[0]} x '
+                    f'{size[1]}, as {path} is seen: {error}'
+                ) from error
+        self.scripts.append(picture.script())
+
+    def _add_sheet(
+        self, i: int, path: Path, photo: np.ndarray, image: np.ndarray
+    ) -> str:
+        """Draw a sheet of an image for subject ``i``; returns its file."""
+        subject = self.subjects[i]
+        height, width = image.shape[:2]
+        heading = [f'{path.name}, seen at {height} x {width}', subject.about]
+        sheet, _ = draw_tokens(
+            subject.model, image, heading, photo, **self.options
+        )
         # Images of one name may lie in several folders.
-        name = f'{len(self.pictures):04d}_{path.stem}'
+        name = f'{len(self.scripts):04d}_{path.stem}'
+        if len(self.subjects) > 1:
+            name += f'_{i}_{Path(subject.config).stem}'
         self.visualizer.add_image(name, sheet)
         file = f'{name}_0.png'  # as the backend calls it
         if not (self.out / file).is_file():
             raise UserError(f'cannot write {self.out / file}')
         self.pictures.append(file)
+        return file
 
     def write_page(self, number: int) -> None:
-        """The page that shows all pictures drawn so far."""
-        figures = '\n'.join(
-            f'<p><a href="{quote(p)}"><img src="{quote(p)}" loading="lazy" '
-            f'alt="{html.escape(p)}"></a></p>'
-            for p in self.pictures
-        )
-        page = PAGE.format(
-            about=html.escape(self.about),
-            done=len(self.pictures),
-            number=number,
-            figures=figures,
-        )
+        """The page of all images drawn so far."""
+        done = f'{len(self.scripts)} of {number} images.'
+        page = build_page(self.scripts, done)
         (self.out / 'index.html').write_text(page, encoding='utf-8')
-
-
-PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<title>Tokens</title>
-<style>
-body {{ font-family: sans-serif; margin: 2em; background: #f4f4f4; }}
-img {{ max-width: 100%; box-shadow: 0 1px 4px #999; }}
-</style>
-</head>
-<body>
-<h1>What happened to the tokens</h1>
-<p>{about}. {done} of {number} images.</p>
-{figures}
-</body>
-</html>
-"""

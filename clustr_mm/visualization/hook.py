@@ -4,13 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from mmengine.dist import master_only
+from mmengine.device import get_device
+from mmengine.dist import is_main_process, master_only
 from mmengine.hooks import Hook
+from mmengine.model import revert_sync_batchnorm
 from mmengine.runner import EpochBasedTrainLoop, Runner
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 
-from clustr_mm.registry import HOOKS
-from clustr_mm.training.hooks import unwrapped
+from clustr_mm.registry import HOOKS, MODELS
+from clustr_mm.wrappers import unwrapped
 from .follow import find_backbone
 from .picture import draw_tokens
 
@@ -48,16 +51,22 @@ class TokenVisualizationHook(Hook):
         self.side, self.point = side, point
         self._is_training = False
         self._drawn = 0
+        self._model: nn.Module | None = None
 
     def before_run(self, runner: Runner) -> None:
         # Rather now than after the first epoch.
-        find_backbone(unwrapped(runner))
+        find_backbone(unwrapped(runner.model))
 
     def before_train(self, runner: Runner) -> None:
         self._is_training = True
 
     def before_val_epoch(self, runner: Runner) -> None:
-        self._drawn = 0 if self._is_due(runner) else self.num_images
+        is_due = self._is_due(runner)
+        self._drawn = 0 if is_due else self.num_images
+        self._model = _in_one_piece(runner) if is_due else None
+
+    def after_val_epoch(self, runner: Runner, metrics=None) -> None:
+        self._model = None
 
     @master_only
     def after_val_iter(
@@ -73,7 +82,7 @@ class TokenVisualizationHook(Hook):
         for image, sample in zip(images, outputs):
             name = _name(sample)
             sheet, _ = draw_tokens(
-                unwrapped(runner),
+                self._model,
                 _as_array(image),
                 [f'{name or "validation image"}, after {unit} {step}'],
                 side=self.side,
@@ -100,6 +109,21 @@ class TokenVisualizationHook(Hook):
         if isinstance(loop, EpochBasedTrainLoop):
             return 'epoch', loop.epoch, loop.max_epochs
         return 'iteration', loop.iter, loop.max_iters
+
+
+def _in_one_piece(runner: Runner) -> nn.Module | None:
+    """The model; of a sharded one a copy, in the main process alone.
+
+    The shards answer only if all processes ask them.
+    """
+    if not isinstance(runner.model, FullyShardedDataParallel):
+        return unwrapped(runner.model)
+    weights = runner.strategy.model_state_dict()
+    if not is_main_process():
+        return None
+    model = revert_sync_batchnorm(MODELS.build(runner.cfg.model))
+    model.load_state_dict(weights)
+    return model.to(get_device()).eval()
 
 
 def _name(sample) -> str:

@@ -1,17 +1,12 @@
 # A small plain ViT on generated pictures: a config adds its type.
 _base_ = [
+    'models/small_classifier.py',
     'datasets/shapes_classification.py',
     'schedules/shapes_20e.py',
     'runtime_mmpretrain.py',
 ]
 
 model = dict(
-    type='ImageClassifier',
-    data_preprocessor=dict(
-        mean=[123.675, 116.28, 103.53],
-        std=[58.395, 57.12, 57.375],
-        to_rgb=True,
-    ),
     # 8 x 8 patches. Without bounds, the attention that is learned from so few
     # pictures gets sharp, and the gradients of DynamicViT's decisions, which
     # go through its softmax, drown those of the ratio loss.
@@ -26,7 +21,7 @@ model = dict(
         img_size=96,
         qk_norm='fixed',
     ),
-    head=dict(type='LinearClsHead', num_classes=5, in_channels=96),
+    head=dict(num_classes=5, in_channels=96),
 )
 default_hooks = dict(logger=dict(interval=10), checkpoint=dict(interval=5))
 randomness = dict(seed=0)

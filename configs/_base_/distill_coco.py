@@ -1,7 +1,11 @@
 # Task-agnostic distillation from DINOv2's ViT-L/14 on COCO's pictures, without
 # their labels: a config adds the student. The loss and the weight decay are
 # ours, as the paper prints none.
-_base_ = ['datasets/coco_pictures.py', 'runtime_mmpretrain.py']
+_base_ = [
+    'datasets/coco_pictures.py',
+    'schedules/adamw_vit.py',
+    'runtime_mmpretrain.py',
+]
 
 model = dict(
     type='TokenDistiller',
@@ -28,18 +32,6 @@ model = dict(
     ),
     teacher_dims=1024,
     patch_weight=1.0,
-)
-optim_wrapper = dict(
-    type='OptimWrapper',
-    optimizer=dict(type='AdamW', lr=1e-4, weight_decay=0.01),
-    paramwise_cfg=dict(
-        norm_decay_mult=0.0,
-        bias_decay_mult=0.0,
-        flat_decay_mult=0.0,
-        custom_keys=dict(
-            cls_token=dict(decay_mult=0.0), pos_embed=dict(decay_mult=0.0)
-        ),
-    ),
 )
 param_scheduler = [
     dict(

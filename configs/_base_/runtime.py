@@ -1,5 +1,14 @@
 # What every config shares, whatever the toolbox.
-custom_imports = dict(imports=['clustr_mm'], allow_failed_imports=False)
+custom_imports = dict(
+    imports=[
+        'clustr_mm',
+        # What runs need besides models.
+        'clustr_mm.training',
+        'clustr_mm.visualization',
+        'clustr_mm.runs',
+    ],
+    allow_failed_imports=False,
+)
 
 env_cfg = dict(
     cudnn_benchmark=False,

@@ -3,9 +3,9 @@
 # config.
 runner_type = 'FlexibleRunner'
 strategy = dict(
-    type='ShardingStrategy',
+    type='clustr_mm.runs.sharding.ShardingStrategy',
     model_wrapper=dict(
-        type='MMFullyShardedDataParallel', auto_wrap_policy='half_blocks'
+        type='MMFullyShardedDataParallel', auto_wrap_policy='block_by_block'
     ),
     # Whole checkpoints, as of any other run.
     state_dict_cfg='full',

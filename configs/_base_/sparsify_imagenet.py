@@ -4,7 +4,10 @@
 _base_ = 'finetune_vit_imagenet.py'
 
 custom_imports = dict(
-    imports=['clustr_mm', 'clustr_mm.training.sparsification'],
+    imports=[
+        *_base_.custom_imports.imports,
+        'clustr_mm.training.sparsification',
+    ],
     allow_failed_imports=False,
 )
 model = dict(
@@ -29,15 +32,5 @@ optim_wrapper = dict(
         }
     ),
 )
-param_scheduler = [
-    dict(
-        type='CosineAnnealingLR',
-        T_max=30,
-        eta_min_ratio=0.01,
-        by_epoch=True,
-        begin=0,
-        end=30,
-        convert_to_iter_based=True,
-    )
-]
+param_scheduler = [dict(_base_.param_scheduler[0], eta_min_ratio=0.01)]
 custom_hooks = [dict(type='FreezeUntil', epoch=5, trained=['predictor'])]

@@ -1,9 +1,10 @@
 # Table A2.
-_base_ = '../_base_/classifier_imagenet.py'
+_base_ = [
+    '../_base_/classifier_imagenet.py',
+    '../_base_/backbones/clustr_s.py',
+]
 
 model = dict(
-    backbone=dict(
-        type='ClusTR', arch='small', out_indices=(3,), drop_path_rate=0.1
-    ),
+    backbone=dict(_base_.clustr_s, out_indices=(3,)),
     head=dict(in_channels=512),
 )

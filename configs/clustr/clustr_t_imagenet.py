@@ -1,4 +1,4 @@
 # Table A2.
-_base_ = 'clustr_s_imagenet.py'
+_base_ = ['clustr_s_imagenet.py', '../_base_/backbones/clustr_t.py']
 
-model = dict(backbone=dict(arch='tiny'))
+model = dict(backbone=_base_.clustr_t)

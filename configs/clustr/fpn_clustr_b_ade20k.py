@@ -1,6 +1,7 @@
-_base_ = 'fpn_clustr_s_ade20k.py'
+_base_ = ['fpn_clustr_s_ade20k.py', '../_base_/backbones/clustr_b.py']
 
 model = dict(
-    backbone=dict(arch='base', drop_path_rate=0.3),
+    backbone=_base_.clustr_b,
     neck=dict(in_channels=[64, 128, 320, 512]),
 )
+train_first = 'configs/clustr/clustr_b_imagenet.py'

@@ -1,9 +1,8 @@
 # Section 4.4: 210 epochs of AdamW at 5e-4, batch 512.
-_base_ = '../_base_/pose_wholebody.py'
+_base_ = ['../_base_/pose_wholebody.py', '../_base_/backbones/clustr_s.py']
 
 model = dict(
-    backbone=dict(
-        type='ClusTR', arch='small', out_indices=(3,), drop_path_rate=0.1
-    ),
+    backbone=dict(_base_.clustr_s, out_indices=(3,)),
     head=dict(in_channels=512),
 )
+train_first = 'configs/clustr/clustr_s_imagenet.py'

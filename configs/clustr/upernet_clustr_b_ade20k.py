@@ -1,7 +1,8 @@
-_base_ = 'upernet_clustr_s_ade20k.py'
+_base_ = ['upernet_clustr_s_ade20k.py', '../_base_/backbones/clustr_b.py']
 
 model = dict(
-    backbone=dict(arch='base', drop_path_rate=0.3),
+    backbone=_base_.clustr_b,
     decode_head=dict(in_channels=[64, 128, 320, 512]),
     auxiliary_head=dict(in_channels=320),
 )
+train_first = 'configs/clustr/clustr_b_imagenet.py'

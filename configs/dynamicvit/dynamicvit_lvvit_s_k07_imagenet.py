@@ -1,13 +1,9 @@
 # LV-ViT predicts by its patch tokens too. In this training, the class token's
 # logits learn from the labels, and those of the tokens from the teacher's.
-#   python tools/convert_checkpoint.py FILE checkpoints/lvvit_s.pth \
-#       --from lvvit
 _base_ = '../_base_/sparsify_imagenet.py'
 
 model = dict(
-    backbone=dict(
-        type='DynamicLVViT', arch='lvvit-small', keep=0.7, drop_path_rate=0.1
-    ),
+    backbone=dict(type='DynamicLVViT', arch='lvvit-small', keep=0.7),
     head=dict(
         _delete_=True,
         type='TokenLabelHead',
@@ -15,5 +11,5 @@ model = dict(
         in_channels=384,
     ),
     token_loss='kl',
-    pretrained='checkpoints/lvvit_s.pth',
+    pretrained='published:lvvit-s',
 )

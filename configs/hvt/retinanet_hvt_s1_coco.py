@@ -1,12 +1,8 @@
-# One pooling, after the first block: half the tokens from there on. Maps are
-# interpolated from the pooled sequence.
-_base_ = '../_base_/retinanet_vit_coco.py'
+_base_ = [
+    '../_base_/retinanet_vit_coco.py',
+    '../_base_/backbones/hvt_s1.py',
+]
 
 model = dict(
-    backbone=dict(
-        type='HVT',
-        arch='s-1',
-        out_type='featmap',
-        drop_path_rate=0.1,
-    )
+    backbone=dict(_base_.hvt_s1, init_cfg=dict(checkpoint='published:hvt-s-1'))
 )

@@ -3,6 +3,7 @@
 #   python tools/make_shapes.py --task classification --num 2500 \
 #       --out data/shapes_classification
 _base_ = [
+    '../_base_/models/small_classifier.py',
     '../_base_/models/small_clustr.py',
     '../_base_/datasets/shapes_classification.py',
     '../_base_/schedules/shapes_20e.py',
@@ -10,15 +11,8 @@ _base_ = [
 ]
 
 model = dict(
-    type='ImageClassifier',
-    data_preprocessor=dict(
-        mean=[123.675, 116.28, 103.53],
-        std=[58.395, 57.12, 57.375],
-        to_rgb=True,
-    ),
     backbone=dict(
-        type='ClusTR',
-        arch=_base_.arch,
+        _base_.small_clustr,
         out_indices=(3,),
         init_cfg=dict(
             type='Pretrained',
@@ -27,7 +21,7 @@ model = dict(
         ),
     ),
     neck=dict(type='GlobalAveragePooling'),
-    head=dict(type='LinearClsHead', num_classes=5, in_channels=192),
+    head=dict(num_classes=5, in_channels=192),
 )
 default_hooks = dict(logger=dict(interval=50), checkpoint=dict(interval=5))
 randomness = dict(seed=0)

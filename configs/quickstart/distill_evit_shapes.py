@@ -6,10 +6,7 @@ model = dict(
     _delete_=True,
     type='TokenDistiller',
     data_preprocessor=dict(
-        type='ClsDataPreprocessor',
-        mean=[123.675, 116.28, 103.53],
-        std=[58.395, 57.12, 57.375],
-        to_rgb=True,
+        _base_.model.data_preprocessor, type='ClsDataPreprocessor'
     ),
     backbone=dict(
         _base_.model.backbone,

@@ -3,7 +3,10 @@
 _base_ = '../_base_/finetune_shapes.py'
 
 custom_imports = dict(
-    imports=['clustr_mm', 'clustr_mm.training.sparsification'],
+    imports=[
+        *_base_.custom_imports.imports,
+        'clustr_mm.training.sparsification',
+    ],
     allow_failed_imports=False,
 )
 model = dict(

@@ -14,10 +14,7 @@ channels = 64
 # Without trained weights to start from, heads need norms.
 norm_cfg = dict(type='GN', num_groups=16)
 model = dict(
-    backbone=dict(
-        type='ClusTR',
-        arch=_base_.arch,
-    ),
+    backbone=_base_.small_clustr,
     neck=dict(
         in_channels=[32, 64, 128, 192],
         out_channels=channels,

@@ -5,7 +5,10 @@
 _base_ = '../_base_/finetune_shapes.py'
 
 custom_imports = dict(
-    imports=['clustr_mm', 'clustr_mm.training.soft_extract'],
+    imports=[
+        *_base_.custom_imports.imports,
+        'clustr_mm.training.soft_extract',
+    ],
     allow_failed_imports=False,
 )
 model = dict(

@@ -8,10 +8,7 @@ _base_ = [
 
 model = dict(
     data_preprocessor=dict(size=(128, 128)),
-    backbone=dict(
-        type='ClusTR',
-        arch=_base_.arch,
-    ),
+    backbone=_base_.small_clustr,
     decode_head=dict(
         in_channels=[32, 64, 128, 192], channels=64, num_classes=8
     ),

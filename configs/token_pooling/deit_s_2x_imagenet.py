@@ -1,4 +1,4 @@
 # DeiT-2x (appendix C): the schedule restarts from the trained DeiT-S.
 _base_ = 'deit_s_imagenet.py'
 
-load_from = 'checkpoints/deit_s.pth'
+load_from = 'published:deit-small'

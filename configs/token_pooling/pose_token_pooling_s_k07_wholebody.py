@@ -1,14 +1,6 @@
-# As many tokens as EViT and DynamicViT keep by 0.7 in the fourth, seventh and
-# tenth block, of the 196 patches of a 224 x 224 image and in proportion of
-# others; the sparsity levels of the paper leave too few for a map.
-_base_ = '../_base_/pose_vit_wholebody.py'
+_base_ = [
+    '../_base_/pose_vit_wholebody.py',
+    '../_base_/backbones/token_pooling_s_k07.py',
+]
 
-model = dict(
-    backbone=dict(
-        type='TokenPoolingDeiT',
-        arch='deit-small',
-        keep=[196] * 3 + [137] * 3 + [96] * 3 + [67] * 3,
-        out_type='featmap',
-        drop_path_rate=0.1,
-    )
-)
+model = dict(backbone=_base_.token_pooling_s_k07)

@@ -4,7 +4,10 @@
 _base_ = '../_base_/finetune_vit_imagenet.py'
 
 custom_imports = dict(
-    imports=['clustr_mm', 'clustr_mm.training.soft_extract'],
+    imports=[
+        *_base_.custom_imports.imports,
+        'clustr_mm.training.soft_extract',
+    ],
     allow_failed_imports=False,
 )
 model = dict(
@@ -20,4 +23,4 @@ optim_wrapper = dict(
         custom_keys=dict(retention=dict(lr_mult=50.0, decay_mult=0.0))
     )
 )
-load_from = 'checkpoints/deit_s.pth'
+load_from = 'published:deit-small'

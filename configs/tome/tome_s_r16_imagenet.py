@@ -1,3 +1,3 @@
-_base_ = 'tome_s_r13_imagenet.py'
+_base_ = 'tome_s_r8_imagenet.py'
 
 model = dict(backbone=dict(merge=16))

@@ -1,5 +1,3 @@
-_base_ = 'tome_s_r13_imagenet.py'
+_base_ = 'tome_s_r8_imagenet.py'
 
-model = dict(
-    backbone=dict(arch='deit-tiny', merge=8), head=dict(in_channels=192)
-)
+model = dict(backbone=dict(arch='deit-tiny'), head=dict(in_channels=192))

@@ -5,14 +5,16 @@ the folder that a case runs in.
 """
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import product
 from pathlib import Path
 
 import torch
 
+from .harness import ADVICE, PLACE
 from .materials import SHAPE
 
 
@@ -23,10 +25,12 @@ class Case:
     Attributes:
         tool, args: What is called.
         about: What is bad, for the case's name.
-        names: What the message must contain.
+        names: What the message must name, as words of their own.
         spoil: Writes the bad input into the case's folder, given it and the
             folder of the materials.
+        env: Variables of the environment.
         legal: Whether the input is only unusual, and the tool must end well.
+        advice: What the message must tell: what to do, or what is allowed.
     """
 
     tool: str
@@ -36,7 +40,10 @@ class Case:
     spoil: Callable[[Path, Path], None] = field(
         default=lambda folder, materials: None, repr=False
     )
+    _: KW_ONLY
+    env: dict = field(default_factory=dict)
     legal: bool = False
+    advice: str | re.Pattern = ADVICE
 
     @property
     def id(self) -> str:
@@ -93,6 +100,7 @@ COMMANDS = {
     ],
     'swap_backbone.py': ['{m}/classify.py', 'evit_s_k07', '--out', 'new.py'],
     'convert_checkpoint.py': ['{m}/deit.pth', 'new.pth', '--from', 'deit'],
+    'publish_model.py': ['{m}/classify.pth', 'given.pth'],
     'make_shapes.py': [
         *('--task', 'detection', '--out', 'shapes', '--num', '4'),
         *('--size', '32', '--val', '0.5'),
@@ -200,10 +208,15 @@ def bad_checkpoints() -> Iterator[Case]:
         'convert_checkpoint.py': replaced(
             'convert_checkpoint.py', '{m}/deit.pth', 'bad.pth'
         ),
+        'publish_model.py': replaced(
+            'publish_model.py', '{m}/classify.pth', 'bad.pth'
+        ),
     }
     for (tool, args), (kind, spoil) in product(
         commands.items(), CHECKPOINTS.items()
     ):
+        if tool == 'publish_model.py' and kind == 'of another model':
+            continue  # it asks for no model
         yield Case(tool, args, f'checkpoint {kind}', ('bad.pth',), spoil)
     starts = {
         'load_from': 'load_from=bad.pth',
@@ -217,6 +230,61 @@ def bad_checkpoints() -> Iterator[Case]:
         yield Case('train.py', args, f'{way} {kind}', ('bad.pth',), spoil)
 
 
+# Published weights.
+
+NO_NETWORK = dict(
+    CLUSTR_MM_WEIGHTS='',
+    TORCH_HOME='work',
+    https_proxy='http://127.0.0.1:9',  # where nobody listens
+)
+PUBLISHED = {
+    'unknown': ('published:deit-smal', {}, ('published:deit-small',)),
+    'without a name': ('published:', {}, ('published:deit-tiny',)),
+    'that cannot be reached': (
+        'published:deit-small',
+        NO_NETWORK,
+        ('dl.fbaipublicfiles.com', 'work/', 'CLUSTR_MM_WEIGHTS=DIR'),
+    ),
+    'in a folder that is missing': (
+        'published:deit-small',
+        dict(CLUSTR_MM_WEIGHTS='nowhere'),
+        ('nowhere/deit_small_patch16_224-cd65a155.pth', 'https://'),
+    ),
+    'in a folder that is a file': (
+        'published:deit-small',
+        dict(CLUSTR_MM_WEIGHTS='file'),
+        ('file/deit_small_patch16_224-cd65a155.pth', 'https://'),
+    ),
+}
+
+
+def bad_names() -> Iterator[Case]:
+    init = 'model.backbone.init_cfg'
+    commands = {
+        'load_from': [*TRAIN, '--cfg-options', 'load_from=NAME'],
+        'init_cfg': [
+            *(*TRAIN, '--cfg-options', f'{init}.type=Pretrained'),
+            f'{init}.checkpoint=NAME',
+        ],
+    }
+    ways = [('train.py', way, args) for way, args in commands.items()]
+    for tool in ('test.py', 'export_onnx.py', 'visualize_tokens.py'):
+        args = replaced(tool, '{m}/classify.pth', 'NAME')
+        ways.append((tool, 'checkpoint', args))
+    args = ['NAME', 'new.pth']  # whose layout the name tells
+    ways.append(('convert_checkpoint.py', 'checkpoint', args))
+    for (tool, way, args), (kind, (name, env, said)) in product(
+        ways, PUBLISHED.items()
+    ):
+        args = [arg.replace('NAME', name) for arg in args]
+        about = f'{way} published {kind}'
+        file = writes('file', 'dear to somebody')
+        yield Case(tool, args, about, said, file, env=env)
+    for tool, command in (('train.py', TRAIN), ('search_keep.py', SEARCH)):
+        args = [*command, '--resume', 'published:deit-small']
+        yield Case(tool, args, '--resume published', ('load_from',))
+
+
 # Where results go.
 
 DESTINATIONS = {
@@ -225,6 +293,7 @@ DESTINATIONS = {
     'swap_backbone.py': ['new.py', 'py'],
     'search_keep.py': ['keep.py', 'py'],
     'convert_checkpoint.py': ['new.pth', 'pth'],
+    'publish_model.py': ['given.pth', 'pth'],
     'benchmark.py': ['--plot', 'png'],
 }
 FOLDERS = {
@@ -292,11 +361,15 @@ WRONG_OPTIONS = {
     ],
     'export_onnx.py': ['--shape 0 5', '--shape x 5', '--shape 1 2 3'],
     'visualize_tokens.py': [
-        *('--short-side -1', '--short-side x', '--point 2 0', '--point 1'),
-        *('--side 0', '--side x', '--point nan 0'),
+        *('--short-side -1', '--short-side x', '--side 0', '--side x'),
+        *('--point 2 0', '--point nan 0'),
     ],
-    'swap_backbone.py': ['--lr x', '--lr -1', '--lr nan', '--lr 0'],
+    'swap_backbone.py': [
+        *('--lr x', '--lr -1', '--lr nan', '--lr 0'),
+        *('--assume x', '--assume 64,', '--assume 4,0', '--assume 0'),
+    ],
     'convert_checkpoint.py': ['--from vgg', '--fromm deit'],
+    'publish_model.py': ['--cofnig x'],
     'make_shapes.py': [
         *('--task chess', '--num 0', '--num -1', '--num x', '--num 1'),
         *('--size 0', '--size 8', '--size 99999', '--size 32 32 32'),
@@ -314,10 +387,9 @@ def wrong_options() -> Iterator[Case]:
         for option in options:
             # Which some tools have already: the last one counts.
             args = [*COMMANDS[tool], *option.split()]
-            name, *values = option.split()
-            # What is chosen from a list is named, or else the option.
-            said = values[0] if name == '--only' else name.lstrip('-')
-            yield Case(tool, args, option, (said,))
+            # The option and its first value, which is the bad one.
+            names = tuple(w.lstrip('-') for w in option.split()[:2])
+            yield Case(tool, args, option, names)
     for tool, command in COMMANDS.items():
         args = [*command, '--no-such-option']
         yield Case(tool, args, 'unknown option', ('--no-such-option',))
@@ -326,63 +398,74 @@ def wrong_options() -> Iterator[Case]:
     for backbone in ('resnet50', 'EViT', ''):
         args = replaced('swap_backbone.py', 'evit_s_k07', backbone)
         about = f'backbone {backbone!r}'
-        yield Case('swap_backbone.py', args, about, (backbone, 'clustr_s'))
+        names = (repr(backbone), 'clustr_s')
+        yield Case('swap_backbone.py', args, about, names)
     for base in ('mmseg::no.py', 'timm::a.py', 'mmdet::', '::'):
         args = replaced('swap_backbone.py', TRAIN[0], base)
-        yield Case('swap_backbone.py', args, f'base {base}', (base[:5],))
+        yield Case('swap_backbone.py', args, f'base {base}', (base,))
+    args = [*COMMANDS['swap_backbone.py'], '--dry-run']
+    names = ('--dry-run', '--out')
+    advice = 'not allowed with'
+    about = 'a dry run and a result'
+    yield Case('swap_backbone.py', args, about, names, advice=advice)
+    args = [*COMMANDS['swap_backbone.py'][:2], '--dry-run']
+    yield Case('swap_backbone.py', args, 'dry run', legal=True)
+    args = replaced('publish_model.py', 'given.pth', 'given.bin')
+    yield Case('publish_model.py', args, 'result of no kind', ('given.bin',))
     kinds = ['teapots', '']
     for kind in kinds:
-        yield Case('benchmark.py', [kind], f'kind {kind!r}', ('kind',))
+        names = ('kind', repr(kind))
+        yield Case('benchmark.py', [kind], f'kind {kind!r}', names)
+    args = [*COMMANDS['visualize_tokens.py'], '--point', '1']
+    yield Case('visualize_tokens.py', args, '--point 1', ('--point', '2'))
 
 
 # Options of configs.
 
+# An option, and what is to be said of it.
 CFG_OPTIONS = {
     'model.backbone.keep': ('model.backbone.keep', 'KEY=VALUE'),
     'model.backbone.keep=[1,2': ('model.backbone.keep', '[1,2'),
     'modle.backbone.keep=0.5': ('modle', 'model'),
-    'model.bakcbone.keep=0.5': ('bakcbone',),
-    'model.backbone.kepe=0.5': ('kepe', 'EViT'),
+    'model.bakcbone.keep=0.5': ('bakcbone', 'backbone'),
+    'model.backbone.kepe=0.5': ('kepe', 'EViT', 'keep'),
     'model.backbone.type=EVit': ('EVit',),
     'model.backbone.arch=smal': ('smal', 'deit-small'),
     'model.backbone.type=1': ('type',),
-    'model.backbone=EViT': ('backbone', 'EViT'),
-    'model.head.num_classes=x': ('num_classes=x',),
+    'model.backbone=EViT': ('model.backbone=EViT', 'dict'),
     'model.head.num_classes=-1': ('num_classes', '-1'),
     'model.type=ImageClasifier': ('ImageClasifier',),
-    'model.backbone.keep.x=1': ('model.backbone.keep.x',),
-    'default_scope=mmcls': (),
+    'model.backbone.keep.x=1': ('model.backbone.keep.x=1', 'keep'),
+    'default_scope=mmcls': ('default_scope=mmcls',),
 }
 TRAIN_OPTIONS = {
-    'optim_wrapper.optimizer.type=Adamw': ('Adamw',),
-    'optim_wrapper.optimizer.lrr=1': ('lrr',),
-    'optim_wrapper.optimizer.lr=-1': ('-1',),
-    'optim_wrapper.optimizer.lr=x': ('optim_wrapper', 'x'),
+    'optim_wrapper.optimizer.type=Adamw': ('Adamw', 'AdamW'),
+    'optim_wrapper.optimizer.lrr=1': ('lrr', 'lr'),
     'optim_wrapper.type=OptimWraper': ('OptimWraper',),
-    'param_scheduler.99.begin=1': ('param_scheduler.99', '99'),
-    'param_scheduler.0.typo=1': ('typo',),
-    'train_cfg.max_epoch=1': ('max_epoch',),
-    'train_cfg.max_epochs=x': ('max_epochs',),
-    'train_dataloader.batchsize=1': ('batchsize', 'train_dataloader'),
-    'train_dataloader.batch_size=0': ('train_dataloader', '0'),
-    'train_dataloader.batch_size=x': ('train_dataloader', 'x'),
-    'train_dataloader.num_workers=-1': ('train_dataloader', 'num_workers'),
+    'param_scheduler.99.begin=1': ('param_scheduler.99.begin=1', '99'),
+    'param_scheduler.0.typo=1': ('typo', 'start_factor'),
+    'train_cfg.max_epoch=1': ('max_epoch', 'max_epochs'),
+    'train_dataloader.batchsize=1': ('batchsize', 'batch_size'),
+    'train_dataloader.batch_size=0': ('batch_size', '0'),
+    'train_dataloader.batch_size=x': ('batch_size', 'x'),
+    'train_dataloader.num_workers=-1': ('num_workers',),
     'train_dataloader.sampler.type=Smapler': ('Smapler',),
     'train_dataloader.dataset.type=ImageNett': ('ImageNett',),
-    'train_dataloader.dataset.typo=1': ('typo',),
+    'train_dataloader.dataset.typo=1': ('typo', 'data_prefix'),
     'train_dataloader.dataset.pipeline.0.type=Load': ('Load',),
-    'train_dataloader.dataset.pipeline.1.scale=x': (
-        'train_dataloader',
-        'x',
-    ),
     'default_hooks.checkpoint.type=Checkpoint': ('Checkpoint',),
-    'default_hooks.checkpoint.intervall=1': ('intervall',),
+    'default_hooks.checkpoint.intervall=1': ('intervall', 'interval'),
     'default_hooks.bad_loss.patience=0': ('patience', '0'),
-    'randomness.seed=x': ('randomness', 'x'),
-    'env_cfg.mp_cfg.mp_start_method=spoon': ('spoon',),
     'visualizer.type=Visualiser': ('Visualiser',),
     'load_form=x.pth': ('load_form', 'load_from'),
 }
+# Of these a toolbox or torch says what is wrong, in its own words.
+THEIR_OPTIONS = [
+    *('model.head.num_classes=x', 'optim_wrapper.optimizer.lr=-1'),
+    *('optim_wrapper.optimizer.lr=x', 'train_cfg.max_epochs=x'),
+    'train_dataloader.dataset.pipeline.1.scale=x',
+    *('randomness.seed=x', 'env_cfg.mp_cfg.mp_start_method=spoon'),
+]
 TAKES_OPTIONS = (
     *('train.py', 'test.py', 'get_flops.py', 'benchmark.py'),
     *('export_onnx.py', 'visualize_tokens.py'),
@@ -396,6 +479,9 @@ def wrong_cfg_options() -> Iterator[Case]:
     for option, names in TRAIN_OPTIONS.items():
         args = [*TRAIN, '--cfg-options', option]
         yield Case('train.py', args, option, names)
+    for option in THEIR_OPTIONS:
+        args = [*TRAIN, '--cfg-options', option]
+        yield Case('train.py', args, option, (option,), advice=PLACE)
 
 
 # Options of the backbones.

@@ -1,25 +1,38 @@
 """Give a tool something bad, and judge how it ends."""
 
 import hashlib
-import json
+import os
 import re
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.runs import ROOT, TOOLS
+from tests.runs import TOOLS, fork_server
 
 # What a tool writes while it still knows of nothing bad.
 LOGS = ('work', 'work_dirs')
-# A message that tells what to do, or what would have been right.
-ADVICE = re.compile(
-    r'\b(must|choose|take|takes|needs?|lacks|expected|invalid choice|required'
-    r'|there (is|are) (no|none)|does not exist|use|give|name|say|copy|pass'
-    r'|invalid|did you mean|unrecognized|instead|whole number|look at|check'
-    r'|mend|outside of|not one of)\b',
-    re.IGNORECASE,
+# What to do: a verb where a clause begins, and what to do it with.
+VERBS = (
+    'add|check|choose|convert|copy|download|give|install|leave out|link'
+    '|look at|mend|move|name|override|pass|put|remove|replace|say by|say so'
+    '|set|take|use'
 )
+ACT = rf'(?:^|[:;,.)] |\b(?:or|and|please) )(?:{VERBS}) \S'
+# What would have been right.
+RIGHT = (
+    r'\b(?:must|should|has to|needs? to) (?:not )?(?:be|end|give|lie) \S'
+    r'|\b(?:one of|choose from|did you mean|expected|it needs) \S'
+    r'|\bfrom \S+ (?:on|to \S+)|\btakes [A-Z]+=|\binvalid \w+ value'
+    r'|\barguments are required: \S'
+    # Below the usage, which has all options.
+    r'|\bunrecognized arguments: -'
+)
+ADVICE = re.compile(f'{ACT}|{RIGHT}', re.IGNORECASE)
+# In somebody else's words: at least where in the code that was said.
+PLACE = r'\([^()]+:\d+\)'
+# What is said whatever is wrong tells nothing.
+EMPTY = re.compile(r'Mend the config(?: or that file)?[.;]')
 LONGEST = 1500  # characters of a paragraph; some list all choices
 
 
@@ -34,40 +47,17 @@ class Outcome:
         return re.split(r'(?m)^(?:\S+\.py(?: \w+)?: )?error: ', self.text)[-1]
 
 
-class ForkServer:
-    """Runs tools quickly; see fork_server.py."""
-
-    def __init__(self):
-        self._process = subprocess.Popen(
-            [sys.executable, '-m', 'tests.bad_inputs.fork_server'],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert json.loads(self._process.stdout.readline()) == 'ready'
-
-    def run(self, tool: str, args, cwd, seconds: int = 60) -> Outcome:
-        request = dict(
-            tool=str(TOOLS / tool),
-            args=[str(a) for a in args],
-            cwd=str(cwd),
-            seconds=seconds,
-        )
-        print(json.dumps(request), file=self._process.stdin, flush=True)
-        return Outcome(**json.loads(self._process.stdout.readline()))
-
-    def close(self):
-        self._process.stdin.close()
-        self._process.wait()
+def run_fork(tool: str, args, cwd, **environment) -> Outcome:
+    """Quickly; see tests/fork_server.py."""
+    return Outcome(*fork_server().run(tool, args, cwd, **environment))
 
 
-def run_process(tool: str, args, cwd) -> Outcome:
+def run_process(tool: str, args, cwd, **environment) -> Outcome:
     """As a user does it, in 5 seconds more."""
     done = subprocess.run(
         [sys.executable, str(TOOLS / tool), *map(str, args)],
         cwd=cwd,
+        env={**os.environ, **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -89,7 +79,18 @@ def fingerprint(folder: Path) -> dict[str, str]:
     return found
 
 
-def judge(outcome: Outcome, names=()) -> list[str]:
+def names_it(message: str, name: str) -> bool:
+    """Whether a message has a name as words of its own.
+
+    Not as a part of others, nor of a dotted path that is repeated as the user
+    wrote it: what is wrong with `model.backbone.keep=2` is its `keep`.
+    """
+    before = r'(?<![\w.])' if name[:1].isalnum() else ''
+    after = r'(?!\w)' if name[-1:].isalnum() else ''
+    return bool(re.search(before + re.escape(name) + after, message))
+
+
+def judge(outcome: Outcome, names=(), advice=ADVICE) -> list[str]:
     """What is wrong with the way in which a tool refused its input."""
     message = outcome.message
     faults = []
@@ -99,13 +100,15 @@ def judge(outcome: Outcome, names=()) -> list[str]:
         faults.append('a traceback')
     if message == outcome.text:
         faults.append('no "error:"')
+    if outcome.status == 2 and 'usage: ' not in outcome.text:
+        faults.append('no usage')
     if re.search(r'\n\s*\n', message.strip()):
         faults.append('more than a paragraph')
     if not 20 < len(message) <= LONGEST or message.count('\n') > 8:
         faults.append(f'{len(message)} characters')
     for name in names:
-        if str(name) not in message:
-            faults.append(f'no {str(name)!r} in it')
-    if not ADVICE.search(message):
+        if not names_it(message, name):
+            faults.append(f'no {name!r} in it')
+    if not re.search(advice, EMPTY.sub('', message)):
         faults.append('nothing to do')
     return faults

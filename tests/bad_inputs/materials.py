@@ -11,17 +11,17 @@ import numpy as np
 import torch
 from mmengine.config import Config
 
-from clustr_mm import smoke
 from clustr_mm.analysis.models import build_model
-from clustr_mm.datasets import make_shapes
+from clustr_mm.runs import smoke
+from clustr_mm.shapes import make_shapes
 from tests.runs import ROOT
+from tests.tiny_models import vit_arch
 
+ARCH = vit_arch(16, 2, 2, mlp_ratio=1)
 EVIT = dict(
     _delete_=True,
     type='EViT',
-    arch=dict(
-        embed_dims=16, num_layers=2, num_heads=2, feedforward_channels=16
-    ),
+    arch=ARCH,
     keep=0.7,
     reduce_at=[1],
     img_size=64,
@@ -100,21 +100,7 @@ def write_all(folder: Path):
     Config.fromfile(ROOT / 'configs/quickstart/token_pooling_shapes.py').dump(
         folder / 'base.py'
     )
-    deit = build_model(
-        Config(
-            dict(
-                model=dict(
-                    type='ThinViT',
-                    arch=dict(
-                        embed_dims=16,
-                        num_layers=2,
-                        num_heads=2,
-                        feedforward_channels=16,
-                    ),
-                )
-            )
-        )
-    )
+    deit = build_model(Config(dict(model=dict(type='ThinViT', arch=ARCH))))
     torch.save(dict(state_dict=deit.state_dict()), folder / 'deit.pth')
     rng = np.random.default_rng(0)
     image = rng.integers(0, 255, (64, 64, 3), dtype=np.uint8)

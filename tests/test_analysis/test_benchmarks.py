@@ -1,10 +1,10 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import matplotlib.image
 import pytest
@@ -15,13 +15,11 @@ import clustr_mm.backbones  # noqa: F401
 from clustr_mm.analysis import benchmarks, growth
 from clustr_mm.analysis.measure import Candidate, Setting, measure
 from clustr_mm.errors import UserError
+from clustr_mm.tokens import processor
+from tests.runs import TOOLS, run_tool
+from tests.tiny_models import TRAINED_ARCH, clustr_arch
 
-TOOL = Path(__file__).parents[2] / 'tools' / 'benchmark.py'
 QUICK = Setting(rounds=2, budget=20.0)
-ARCH = dict(embed_dims=32, num_layers=4, num_heads=4, feedforward_channels=64)
-TINY_CLUSTR = dict(
-    depths=(1, 1), dims=(32, 64), num_heads=(1, 2), ffn_ratios=(2, 2)
-)
 
 
 def test_measure():
@@ -115,16 +113,18 @@ def test_reference_that_is_wrong_is_noticed(monkeypatch):
 @pytest.fixture
 def _tiny(monkeypatch):
     plain = {
-        name: dict(settings, arch=ARCH)
+        name: dict(settings, arch=TRAINED_ARCH)
         for name, settings in benchmarks.PLAIN.items()
     }
     plain['HVT-S-1']['num_stages'] = 1
     plain['Token Pooling, level 3']['keep'] = [14, 9, 5, 0]
     monkeypatch.setattr(benchmarks, 'PLAIN', plain)
-    monkeypatch.setattr(benchmarks, 'DEIT', dict(type='ThinViT', arch=ARCH))
+    for name, kind in dict(DEIT='ThinViT', TOME='ToMe').items():
+        small = dict(type=kind, arch=TRAINED_ARCH)
+        monkeypatch.setattr(benchmarks, name, small)
     clustr = dict(
         type='ClusTR',
-        arch=TINY_CLUSTR,
+        arch=clustr_arch((1, 1), 32),
         reduction=(16, 4),
         out_indices=(0, 1),
     )
@@ -153,6 +153,43 @@ def test_feature_maps():
     rivals = [row.get('rival') for row in result.data]
     assert rivals[1] == 'EViT-S/0.7, cls_token'
     assert rivals[::2] == [None] * 3
+
+
+@pytest.mark.usefixtures('_tiny')
+def test_training():
+    (result,) = benchmarks.training(QUICK, batches=[2], size=64)
+    found = {row['name']: row for row in result.data}
+    assert next(iter(found)) == 'DeiT-S, ours'
+    assert {'ToMe', 'ClusTR', 'Swin-T, mmseg', 'PVTv2-b2, mmdet'} < set(found)
+    assert found['EViT-S/0.7']['macs_ratio'] > 1.1
+    # What the backward pass needs is kept.
+    predicted = benchmarks.plain_vits(QUICK, batch=2, size=64).data
+    memory = {row['name']: row['memory'] for row in predicted}
+    assert found['DeiT-S, ours']['memory'] > 2 * memory['DeiT-S, ours']
+
+
+def test_training_step_trains():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3)).eval()
+    step = benchmarks.training_step(model, torch.ones(1, 3))
+    before = model[0].weight.clone()
+    step()
+    assert model.training
+    assert not torch.equal(model[0].weight, before)
+
+
+@pytest.mark.usefixtures('_tiny')
+def test_precision():
+    setting = Setting(rounds=1, budget=20.0, dtype='bfloat16')
+    (result,) = benchmarks.precision(setting, batches=[2], size=64)
+    full, low = result.data[::2], result.data[1::2]
+    assert full[0]['name'] == 'DeiT-S, ours'
+    assert low[0]['name'] == 'DeiT-S, ours, bfloat16'
+    for one, other in zip(full, low, strict=True):
+        assert other['rival'] == one['name']
+    # Of a number, bfloat16 keeps 8 bits.
+    note = next(note for note in result.notes if note.startswith('DeiT'))
+    error = float(note.rpartition(' ')[2].rstrip('%'))
+    assert 0.05 < error < 5
 
 
 @pytest.mark.usefixtures('_tiny')
@@ -208,7 +245,10 @@ def test_grid():
 @pytest.fixture
 def config_file(tmp_path):
     backbone = dict(
-        type='ClusTR', arch=TINY_CLUSTR, reduction=(4, 1), out_indices=(1,)
+        type='ClusTR',
+        arch=clustr_arch((1, 1), 32),
+        reduction=(4, 1),
+        out_indices=(1,),
     )
     model = dict(
         type='mmpretrain.ImageClassifier',
@@ -235,7 +275,7 @@ def start():
 
     def start(*args):
         process = subprocess.Popen(
-            [sys.executable, TOOL, *args],
+            [sys.executable, TOOLS / 'benchmark.py', *args],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -250,15 +290,16 @@ def start():
         process.wait()
 
 
-def test_tool(config_file, start):
+def test_tool(config_file):
     pytest.importorskip('mmpretrain')
-    process = start(
-        'config', config_file, '--shape', '64', '48', '--batch', '2', '1',
-        '--rounds', '3', '--json', '--dtype', 'float32', 'bfloat16',
-    )  # fmt: skip
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    results = json.loads(out)['results']
+    out = run_tool(
+        *('benchmark.py', 'config', config_file, '--json', '--rounds', 3),
+        *('--shape', 64, 48, '--batch', 2, 1, '--threads', 1),
+        *('--dtype', 'float32', 'bfloat16'),
+        cwd=config_file.parent,
+    )
+    printed = re.search(r'^{.*^}', out, re.MULTILINE | re.DOTALL)[0]
+    results = json.loads(printed)['results']
     titles = [result['title'] for result in results]
     assert [title.split(';')[0] for title in titles] == [
         '2 x 64 x 48, float32',
@@ -266,6 +307,10 @@ def test_tool(config_file, start):
         '2 x 64 x 48, bfloat16',
         '1 x 64 x 48, bfloat16',
     ]
+    assert all(
+        title.endswith(f' on {processor.name()}, 1 threads')
+        for title in titles
+    )
     row = results[0]['rows'][0]
     assert row['name'] == 'eager'
     assert row['rounds'] == 3
@@ -295,13 +340,11 @@ def test_interrupted_tool_keeps_what_is_done(config_file, start):
     assert 'Traceback' not in err
 
 
-def test_tool_says_what_is_wrong(tmp_path, start):
-    process = start('config', tmp_path / 'none.py')
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 1
-    assert 'there is no config file' in err
+def test_tool_says_what_is_wrong(tmp_path):
+    tool = ('benchmark.py', 'config', tmp_path / 'none.py')
+    out = run_tool(*tool, cwd=tmp_path, ok=False)
+    assert 'there is no config file' in out
     if not torch.cuda.is_available():
-        process = start('clustering', '--device', 'cuda')
-        out, err = process.communicate(timeout=300)
-        assert process.returncode == 1
-        assert 'finds no GPU' in err
+        tool = ('benchmark.py', 'clustering', '--device', 'cuda')
+        out = run_tool(*tool, cwd=tmp_path, ok=False)
+        assert 'finds no GPU' in out

@@ -1,7 +1,4 @@
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,8 +17,10 @@ from clustr_mm.analysis.models import (
 from clustr_mm.errors import UserError
 from clustr_mm.registry import MODELS
 from clustr_mm.tokens.kmeans import kmeans, kmedoids
+from tests.runs import run_tool
+from tests.tiny_models import vit_arch
 
-ROOT = Path(__file__).parents[2]
+TOOL = 'get_flops.py'
 
 
 def macs_of(model, *args, **kwargs):
@@ -109,9 +108,7 @@ def test_layers_of_pytorch(batch_first):
 
 def test_vit_by_hand():
     """A block of N tokens: 12 N C^2 for layers, 2 N^2 C for attention."""
-    arch = dict(
-        embed_dims=32, num_layers=2, num_heads=4, feedforward_channels=128
-    )
+    arch = vit_arch(32, 2, 4)
     model = MODELS.build(dict(type='ThinViT', arch=arch, img_size=64))
     cost = count_macs(model, (2, 3, 64, 64))
     tokens = 4 * 4 + 1
@@ -133,11 +130,12 @@ def test_vit_by_hand():
 def test_clustering_by_hand():
     x, init = torch.randn(2, 20, 8), torch.arange(5).repeat(2, 1)
     # Distances of all tokens to all centers and a mean, each time.
-    once = 2 * 20 * 5 * 8 + 2 * 20 * (8 + 1 + 1)
+    once = 2 * 20 * 5 * 8 + 2 * 20 * (8 + 1)
     assert macs_of(kmeans, x, init, iters=3) == dict(clustering=3 * once)
-    # All distances; a sum of rows of them and of weights, each time.
+    # All distances; a sum of rows of them, of squared lengths (how far they
+    # may be off) and of weights, each time.
     cost = macs_of(kmedoids, x, init, iters=3)
-    assert cost == dict(clustering=2 * 20 * 20 * 8 + 3 * 2 * 20 * (20 + 1))
+    assert cost == dict(clustering=2 * 20 * 20 * 8 + 3 * 2 * 20 * (20 + 2))
 
 
 @pytest.mark.parametrize(
@@ -338,15 +336,6 @@ def test_config_that_is_none(tmp_path):
         read_config(str(path))
 
 
-def run_tool(*args):
-    return subprocess.run(
-        [sys.executable, ROOT / 'tools' / 'get_flops.py', *args],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
 def test_tool(tmp_path):
     pytest.importorskip('mmpretrain')
     backbone = dict(type='ClusTR', arch='tiny', out_indices=(3,))
@@ -358,20 +347,18 @@ def test_tool(tmp_path):
     )
     path = tmp_path / 'config.py'
     Config(settings).dump(path)
-    ran = run_tool(path, '--shape', '64', '--json')
-    assert ran.returncode == 0, ran.stderr
-    found = json.loads(ran.stdout)
+    out = run_tool(TOOL, path, '--shape', 64, '--json', cwd=tmp_path)
+    found = json.loads(out[out.index('{') :])
     assert found['shape'] == [64, 64]
     cost = count_macs(MODELS.build(backbone), (1, 3, 64, 64))
     assert found['backbone']['macs']['layers'] == cost.by_kind()['layers']
     assert found['params'] == cost.params + 5130
 
-    ran = run_tool(path, '--cfg-options', 'model.backbone.arch=small')
-    assert ran.returncode == 0, ran.stderr
-    assert 'one image of 224 x 224' in ran.stdout
-    assert '22.194' in ran.stdout
+    options = ('--cfg-options', 'model.backbone.arch=small')
+    out = run_tool(TOOL, path, *options, cwd=tmp_path)
+    assert 'one image of 224 x 224' in out
+    assert '22.194' in out
 
-    ran = run_tool(tmp_path / 'none.py')
-    assert ran.returncode == 1
-    assert 'there is no config file' in ran.stderr
-    assert 'Traceback' not in ran.stderr
+    out = run_tool(TOOL, tmp_path / 'none.py', cwd=tmp_path, ok=False)
+    assert 'there is no config file' in out
+    assert 'Traceback' not in out

@@ -13,6 +13,7 @@ from clustr_mm.analysis.references import (
 from clustr_mm.registry import MODELS
 from clustr_mm.tokens.density_peaks import density_peaks
 from clustr_mm.tokens.kmeans import kmedoids
+from tests.tiny_models import TRAINED_ARCH
 
 GOLDEN = Path(__file__).parents[1] / 'data' / 'clustering_0.npz'
 
@@ -60,10 +61,7 @@ def test_same_as_ours():
 )
 @torch.no_grad()
 def test_plain_vits(backbone):
-    arch = dict(
-        embed_dims=32, num_layers=4, num_heads=4, feedforward_channels=64
-    )
-    model = MODELS.build(dict(backbone, arch=arch, img_size=64)).eval()
+    model = MODELS.build(dict(backbone, arch=TRAINED_ARCH, img_size=64)).eval()
     for param in model.parameters():
         # Away from the small initial weights, with which all is alike.
         torch.nn.init.normal_(param, std=0.3)

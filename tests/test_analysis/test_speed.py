@@ -1,9 +1,9 @@
-import sys
 import time
 
 import pytest
 import torch
 
+from clustr_mm.analysis import speed
 from clustr_mm.analysis.speed import (
     Spread,
     allocated_memory,
@@ -98,29 +98,29 @@ def test_spread():
     assert f'{Spread(1.234, 1, 2):.1f}' == '1.2 (1.0-2.0)'
 
 
-def test_time_share():
-    from clustr_mm.analysis import speed
+def test_time_share(monkeypatch):
+    """By a clock that goes on where the test says."""
+    now = 0.0
+    monkeypatch.setattr(speed.time, 'perf_counter', lambda: now)
 
-    def call():
-        time.sleep(0.03)
-        speed.synchronize()
+    class Nap(torch.nn.Module):
+        def forward(self, seconds):
+            nonlocal now
+            now += seconds
 
-    original = speed.synchronize
-    share = time_share(call, sys.modules[__name__], 'nap', rounds=1)
+    nap, rest = Nap(), Nap()
+    share = time_share(lambda: rest(3.0), [nap], rounds=1)
     assert share.median == 0
 
-    def half():
-        time.sleep(0.03)
-        nap()
+    def quarter():
+        nap(0.5)
+        rest(3.0)
+        nap(0.5)
 
-    share = time_share(half, sys.modules[__name__], 'nap', rounds=3)
-    assert share.median == pytest.approx(0.25, rel=0.2)
-    assert speed.synchronize is original
-    assert nap.__name__ == 'nap'
-
-
-def nap():
-    time.sleep(0.01)
+    share = time_share(quarter, [nap], rounds=3)
+    assert share == Spread.of([0.25])
+    assert not nap._forward_hooks
+    assert not nap._forward_pre_hooks
 
 
 def both_at_once():
@@ -176,7 +176,7 @@ def test_resident_memory(call):
         assert resident.peak > resident.extra
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason='needs a GPU')
+@pytest.mark.gpu
 def test_memory_on_gpu():
     def call():
         a = torch.ones(5 * MB, device='cuda')

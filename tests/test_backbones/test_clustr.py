@@ -1,26 +1,33 @@
 import itertools
+from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from clustr_mm.analysis.cost import count_macs
 from clustr_mm.backbones import ClusTR
 from clustr_mm.backbones import clustr as module
-from tests.abilities import float16
+from clustr_mm.tokens.maps import map_to_tokens, tokens_to_map
+from tests.tiny_models import clustr, clustr_arch
+from tests.torch_features import float16
 
-SMALL_ARCH = dict(
-    depths=(1, 2, 2, 1),
-    dims=(16, 32, 48, 64),
-    num_heads=(1, 2, 3, 4),
-    ffn_ratios=(2, 2, 2, 2),
-)
+SMALL_ARCH = clustr_arch((1, 2, 2, 1), 16)
+small = partial(clustr, (1, 2, 2, 1), 16)
 
 
-def small(**options):
-    torch.manual_seed(0)
-    model = ClusTR(SMALL_ARCH, **options)
-    model.init_weights()
-    return model
+class LargestTensor(TorchDispatchMode):
+    """How many numbers the largest tensor has that is computed."""
+
+    size = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor):
+            self.size = max(self.size, out.untyped_storage().size())
+        return out
 
 
 def millions(model, classifier=False):
@@ -64,37 +71,77 @@ def test_maps_of_any_size_are_rounded_up(attention, size):
         assert fmap.isfinite().all()
 
 
+@pytest.mark.parametrize('attention', ['cluster', 'sra'])
+@pytest.mark.parametrize('batch', [1, 2])
+def test_all_maps_lie_as_tokens_do(attention, batch):
+    """Else each convolution copies its map, there and back."""
+    model, seen = small(attention=attention).eval(), []
+
+    def look(conv, inputs, out):
+        seen.append((tokens_to_map(map_to_tokens(out), out.shape[2:]), out))
+
+    for module_ in model.modules():
+        if isinstance(module_, nn.Conv2d):
+            module_.register_forward_hook(look)
+    with torch.no_grad():
+        maps = model(torch.randn(batch, 3, 64, 96))
+    assert seen
+    for lying_as_tokens, out in seen:
+        assert map_to_tokens(out).is_contiguous()
+        assert out.stride() == lying_as_tokens.stride()
+    assert all(fmap.is_contiguous() for fmap in maps)
+
+
 def by_hand(attn, x):
-    """Equation 8, without fused attention, for each image and cluster."""
+    """Equation 8 or 7, without fused attention, for each image and head."""
     batch, n, dims = x.shape
     heads, width = attn.num_heads, dims // attn.num_heads
     out = torch.zeros_like(x)
     scales = attn.cluster(x, None)
-    for b, (kv, found), h in itertools.product(
-        range(batch), zip(attn.kv, scales, strict=True), range(heads)
-    ):
-        tokens = x[b]
-        if found is not None:
-            score = attn.score(tokens)[:, 0]
-            tokens = torch.stack(
-                [
-                    score[members].softmax(0) @ tokens[members]
-                    for members in (
-                        found.labels[b] == m for m in range(found.num_clusters)
-                    )
-                ]
-            )
+    for b, h in itertools.product(range(batch), range(heads)):
         part = slice(h * width, (h + 1) * width)
-        key, value = kv(tokens).chunk(2, -1)
-        logits = attn.q(x[b])[:, part] @ key[:, part].T / width**0.5
-        out[b, :, part] += logits.softmax(-1) @ value[:, part]
+        query = attn.q(x[b])[:, part]
+        sets = [
+            kv(merged_by_hand(attn, x[b], found, b)).unflatten(1, (2, dims))
+            for kv, found in zip(attn.kv, scales.clusters, strict=True)
+        ]
+        if attn.joint:
+            sets = [torch.cat(sets)]
+        for found in sets:
+            logits = query @ found[:, 0, part].T / width**0.5
+            out[b, :, part] += logits.softmax(-1) @ found[:, 1, part]
     return attn.proj(out)
 
 
+def merged_by_hand(attn, tokens, found, b):
+    """The tokens of an image [N, C] that it attends to at a scale."""
+    if found is None:
+        return tokens
+    score = attn.score(tokens)[:, 0]
+    groups = (found.labels[b] == m for m in range(found.num_clusters))
+    merged = torch.stack(
+        [score[g].softmax(0) @ tokens[g] for g in groups if g.any()]
+    )
+    if isinstance(attn.norm, nn.LayerNorm):
+        merged = merged - merged.mean(1, keepdim=True)
+        merged = merged / (merged.square().mean(1, keepdim=True) + 1e-5).sqrt()
+    return merged
+
+
+@pytest.mark.parametrize(
+    'options',
+    [
+        {},
+        dict(joint=True),
+        dict(merge_norm=True),
+        # Images have numbers of clusters of their own.
+        dict(joint=True, share=0.7),
+    ],
+)
 @pytest.mark.parametrize('reduction', [(16, 4), (4, 1), (8,), (1,)])
-def test_attention_is_equation_8(reduction):
+def test_attention_is_equation_8_or_7(reduction, options):
     torch.manual_seed(0)
-    attn = module.ClusterAttention(24, 3, reduction).double()
+    attn = module.ClusterAttention(24, 3, reduction, **options).double()
     x = torch.randn(2, 70, 24, dtype=torch.float64)
     torch.testing.assert_close(attn(x, (7, 10))[0], by_hand(attn, x))
 
@@ -134,6 +181,8 @@ def test_same_bits_again_and_whatever_the_neighbours():
         dict(share=0.7),
         dict(assign='nearest'),
         dict(k=3),
+        dict(joint=True),
+        dict(merge_norm=True),
     ],
 )
 def test_dials_change_the_result_and_train(options):
@@ -163,6 +212,101 @@ def test_reuse_clusters_once_a_stage(monkeypatch):
     calls.clear()
     small()(torch.randn(1, 3, 64, 64))
     assert calls == [256, 64, 64, 16, 16]
+
+
+def numbers_of_clusters(side, batch=1, training=False, **options):
+    """For each stage, those of its scales, 0 for every token by itself."""
+    model, found = small(**options).train(training), []
+    for blocks in model.stages:
+        blocks[0].attn.register_forward_hook(
+            lambda module, args, out: found.append(
+                [0 if c is None else c.num_clusters for c in out[1].clusters]
+            )
+        )
+    with torch.no_grad():
+        model(torch.randn(batch, 3, side, side))
+    return found
+
+
+USUAL = [[49, 196], [49, 196], [49, 0], [0]]
+
+
+class TestGrowth:
+    @pytest.mark.parametrize('growth', [0.0, 0.5, 1.0])
+    def test_none_at_the_usual_size(self, growth):
+        assert numbers_of_clusters(224, growth=growth) == USUAL
+
+    @pytest.mark.parametrize(
+        ('growth', 'expected'),
+        [
+            (1.0, [[196, 784], [196, 784], [196, 0], [0]]),
+            (0.5, [[98, 392], [98, 392], [98, 392], [0]]),
+            (0.0, [[49, 196], [49, 196], [49, 196], [0]]),
+        ],
+    )
+    def test_by_its_power(self, growth, expected):
+        """Four times as many tokens."""
+        window = dict(window=28, reuse=True)
+        found = numbers_of_clusters(448, growth=growth, **window)
+        assert found == expected
+
+    def test_linear_in_everything(self, monkeypatch):
+        """Stage 4 too, which is dense at 896 x 896 and clusters at 1792."""
+        # Of the meta device it knows nothing.
+        monkeypatch.setattr(torch, 'autocast', lambda *_, **__: nullcontext())
+        arch = {**SMALL_ARCH, 'depths': (1, 1, 1, 1)}
+
+        def cost(growth):
+            with torch.device('meta'):
+                model = ClusTR(arch, window=56, growth=growth)
+            macs, largest = [], []
+            for side in 896, 1792:
+                img = torch.empty(1, 3, side, side, device='meta')
+                macs.append(count_macs(model, img).macs)
+                with LargestTensor() as found, torch.no_grad():
+                    model(img)
+                largest.append(found.size)
+            return macs[1] / macs[0], largest[1] / largest[0]
+
+        more_work, more_memory = cost(0.0)
+        assert more_work < 4 * 1.25
+        assert more_memory <= 4
+        assert cost(1.0)[0] > 4 * 2
+
+    def test_the_same_in_training_and_in_any_batch(self):
+        options = dict(growth=0.0, window=14, reuse=True)
+        found = numbers_of_clusters(320, **options)
+        assert found == numbers_of_clusters(
+            320, batch=2, training=True, **options
+        )
+
+    def test_small_images_are_clustered_as_in_the_paper(self):
+        assert numbers_of_clusters(96, growth=0.0) == numbers_of_clusters(96)
+
+    def test_dense_stages_once_they_are_large(self):
+        attn = module.ClusterAttention(8, 1, (1,), 3, growth=0.0)
+        x = torch.randn(1, 784, 8)
+        assert attn.cluster(x, (28, 28)).clusters == [None]
+        x = torch.randn(2, 800, 8)
+        scales = attn.cluster(x, (20, 40))
+        assert scales.clusters[0].num_clusters == 784
+        (merged,) = attn.merge(x, scales)
+        labels = scales.clusters[0].labels[0]
+        torch.testing.assert_close(merged[0, 5], x[0, labels == 5].mean(0))
+        # All else is as in the paper.
+        attn = module.ClusterAttention(8, 1, (1,), 3)
+        assert attn.cluster(x, None).clusters == [None]
+
+    def test_changes_the_result_and_trains(self):
+        x = torch.randn(1, 3, 320, 256)
+        exact = small(share=0.5, window=14)
+        model = small(share=0.5, window=14, growth=0.0)
+        maps = model(x)
+        sum(m.square().mean() for m in maps).backward()
+        for name, p in model.named_parameters():
+            assert p.grad is not None, name
+            assert p.grad.isfinite().all(), name
+        assert not torch.allclose(exact(x)[0], maps[0])
 
 
 def test_window_of_the_whole_grid_is_exact():
@@ -300,6 +444,8 @@ def test_drop_path_grows_with_depth():
         (dict(window=0), 'window must be'),
         (dict(share=2.0), 'share must be'),
         (dict(k=0), 'k must be'),
+        (dict(growth=-0.5), r'growth must be in \[0, 1\]'),
+        (dict(growth=1.5), r'growth must be in \[0, 1\]'),
     ],
 )
 def test_bad_arguments_are_refused_when_building(options, message):
@@ -307,10 +453,46 @@ def test_bad_arguments_are_refused_when_building(options, message):
         ClusTR(**options)
 
 
+# Before torch 2.4 clustering is left to the interpreter.
+needs_operators = pytest.mark.skipif(
+    not hasattr(torch.library, 'custom_op'), reason='torch has no custom_op'
+)
+
+
+def compiled(**options):
+    """A model, and the same in one graph."""
+    model = clustr((1, 1, 2, 1), **options)
+    torch._dynamo.reset()
+    graph = torch.compile(model, backend='aot_eager', fullgraph=True)
+    return model.eval(), graph
+
+
+@needs_operators
 def test_compiled_gives_the_same():
-    model = small().eval()
-    compiled = torch.compile(model, backend='aot_eager')
+    model, graph = compiled()
     x = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
-        for a, b in zip(model(x), compiled(x), strict=True):
+        for a, b in zip(model(x), graph(x), strict=True):
             torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.slow
+@needs_operators
+@pytest.mark.parametrize(
+    'options',
+    [dict(reuse=True, window=10, growth=0.0), dict(share=0.7, growth=0.5)],
+)
+def test_compiled_at_all_sizes_forward_and_backward(options):
+    model, graph = compiled(**options)
+    torch._dynamo.utils.counters.clear()
+    for size in (64, 64), (96, 80), (128, 160), (160, 96):
+        x, outs, gradients = torch.randn(2, 3, *size), [], []
+        for run in model, graph:
+            model.zero_grad()
+            outs.append(run(x))
+            sum(fmap.square().mean() for fmap in outs[-1]).backward()
+            gradients.append([p.grad for p in model.parameters()])
+        torch.testing.assert_close(*outs, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(*gradients, atol=1e-4, rtol=1e-4)
+    # For the first size, and for all others.
+    assert torch._dynamo.utils.counters['stats']['unique_graphs'] == 2

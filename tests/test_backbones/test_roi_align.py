@@ -10,17 +10,10 @@ import torch
 from mmcv.ops import RoIAlign
 from mmdet.models.necks import FPN
 
-from clustr_mm.backbones.clustr import ClusTR
 from clustr_mm.necks import SimpleFPN
-from tests.test_backbones.vit_cases import CASES, build, images
+from tests.tiny_models import CASES, build, clustr, images
 
 BOXES = torch.tensor([[0, 1.0, 2, 20, 28], [1, 5, 3, 31, 19]])
-ARCH = dict(
-    depths=(1, 1, 1, 1),
-    dims=(8, 16, 16, 32),
-    num_heads=(1, 2, 2, 4),
-    ffn_ratios=(2, 2, 2, 2),
-)
 
 
 def assert_cut_out(fmaps, size=32):
@@ -31,9 +24,9 @@ def assert_cut_out(fmaps, size=32):
 
 
 def test_maps_of_clustr():
-    fmaps = ClusTR(ARCH)(images(2, 32, 32))
+    fmaps = clustr()(images(2, 32, 32))
     assert_cut_out(fmaps)
-    assert_cut_out(FPN(list(ARCH['dims']), 8, 5)(fmaps))
+    assert_cut_out(FPN([8, 16, 24, 32], 8, 5)(fmaps))
 
 
 @pytest.mark.parametrize('name', CASES)

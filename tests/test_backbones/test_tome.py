@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from clustr_mm.analysis.cost import count_macs
 from clustr_mm.backbones.tome import MergedTokens, ToMe, match
 from clustr_mm.registry import MODELS
-from clustr_mm.tokens.provenance import Trail
-from tests.abilities import exports, float16
-from tests.test_backbones.vit_cases import CASES, SMALL, build, images
+from clustr_mm.tokens.trail import Trail
+from tests.tiny_models import CASES, SMALL, build, images
+from tests.torch_features import exports, float16
 
 
 @pytest.fixture(autouse=True)
@@ -17,38 +17,71 @@ def _case(monkeypatch):
     monkeypatch.setitem(CASES, 'tome', (ToMe, {'merge': 7}))
 
 
-def matched_by_hand(keys, num_merged):
-    """Sets of tokens that become one, in their new order, of an image."""
+def matched_by_hand(keys, num_merged, with_cls_token=True):
+    """Sets of tokens that become one, in their new order, of an image.
+
+    The first token of all looks for a partner, which a class token may not
+    take; it stays the first, as the others stay in their order.
+    """
+    looking, looked_at = range(1, len(keys), 2), range(0, len(keys), 2)
+    if not with_cls_token:
+        looking, looked_at = looked_at, looking
     similarity = F.cosine_similarity(keys[:, None], keys[None], dim=-1)
     sets = {i: [i] for i in range(len(keys))}
     edges = []
-    for i in range(1, len(keys), 2):
-        partner = max(
-            range(0, len(keys), 2), key=lambda j, i=i: similarity[i, j]
-        )
+    for i in looking:
+        if not looked_at:
+            return list(sets.values())
+        partner = max(looked_at, key=lambda j, i=i: similarity[i, j])
         edges.append((similarity[i, partner].item(), i, partner))
-    for _, i, partner in sorted(edges, reverse=True)[:num_merged]:
+    edges = sorted(edges, reverse=True)
+    for _, i, partner in edges[:num_merged]:
         sets[partner] += sets.pop(i)
-    return [sets[i] for i in range(1, len(keys), 2) if i in sets] + [
-        sets[j] for j in range(0, len(keys), 2)
-    ]
+    staying = [i for _, i, _ in edges[num_merged:]]
+    if with_cls_token:
+        staying.sort()
+    return [sets[i] for i in [*staying, *looked_at]]
 
 
 @pytest.mark.parametrize('num_tokens', [2, 3, 9, 16, 49])
 @pytest.mark.parametrize('share', [0, 0.1, 0.25, 0.5])
-def test_matching_by_hand(num_tokens, share):
+@pytest.mark.parametrize('with_cls_token', [True, False])
+def test_matching_by_hand(num_tokens, share, with_cls_token):
     keys = torch.randn(3, num_tokens, 8)
     num_merged = math.floor(share * num_tokens)
-    labels = match(keys, num_merged)
+    labels = match(keys, num_merged, with_cls_token)
     for b in range(3):
-        for number, members in enumerate(matched_by_hand(keys[b], num_merged)):
+        groups = matched_by_hand(keys[b], num_merged, with_cls_token)
+        for number, members in enumerate(groups):
             found = (labels[b] == number).nonzero()[:, 0].tolist()
             assert found == sorted(members)
 
 
+@pytest.mark.parametrize('as_config', [True, False])
+@pytest.mark.parametrize('with_cls_token', [True, False])
+def test_a_reducer_knows_of_the_class_token(with_cls_token, as_config):
+    kwargs = dict(merge=[7, 0, 0, 0, 0, 0])
+    if as_config:
+        reducer = dict(type='MergedTokens', merge=7 / 64, block=0)
+        kwargs = dict(merge=0, reducers=[reducer])
+    model = build(
+        'tome', with_cls_token=with_cls_token, out_type='raw', **kwargs
+    )
+    with torch.no_grad():
+        x, trail = model.embed(images(), track=True)
+        _, keys = model.blocks[0].attend(x, statistic='keys')
+        model.run_block(0, x, trail)
+    keys = keys[:, model.num_extra_tokens :]
+    for b in range(2):
+        groups = matched_by_hand(keys[b], 7, with_cls_token)
+        for number, members in enumerate(groups):
+            owned = (trail.owners(2)[b] == number).nonzero()[:, 0].tolist()
+            assert owned == sorted(members)
+
+
 def test_two_reductions_by_hand():
     """Averages are weighted by size, over patches and not over tokens."""
-    reducer, trail = MergedTokens(10 / 36), Trail((6, 6))
+    reducer, trail = MergedTokens(merge=10 / 36, block=0), Trail((6, 6))
     first = torch.randn(2, 36, 5)
     keys = torch.randn(2, 36, 8), torch.randn(2, 26, 8)
     x = reducer(reducer(first, trail, keys[0]), trail, keys[1])
@@ -67,7 +100,7 @@ def test_keys_are_those_of_the_attention():
     attn = build('tome').blocks[0].attn
     x = torch.randn(2, 10, 48)
     _, keys, _ = attn.qkv(x).unflatten(2, (3, 3, 16)).permute(2, 0, 3, 1, 4)
-    torch.testing.assert_close(attn(x, asks='keys')[1], keys.mean(1))
+    torch.testing.assert_close(attn(x, statistic='keys')[1], keys.mean(1))
 
 
 def test_a_block_by_hand():
@@ -75,16 +108,16 @@ def test_a_block_by_hand():
     model = build('tome', merge=[7, 7, 0, 0, 0, 0], out_type='raw')
     with torch.no_grad():
         x, trail = model.embed(images(), track=True)
-        x = model.run_block(0, model.blocks[0], x, trail)
+        x = model.run_block(0, x, trail)
         sizes = F.pad(trail.sizes(x[:, 1:]), (1, 0), value=1).long()
-        found = model.run_block(1, model.blocks[1], x, trail)
+        found = model.run_block(1, x, trail)
         assert found.shape == (2, 1 + 64 - 14, 48)
         block = model.blocks[1]
         for b in range(2):
             many = x[b : b + 1].repeat_interleave(sizes[b], 1)
             last = sizes[b].cumsum(0) - 1
             out = block.attend(many)[0][0, last]
-            _, keys = block.attend(x[b : b + 1], asks='keys')
+            _, keys = block.attend(x[b : b + 1], statistic='keys')
             groups = matched_by_hand(keys[0, 1:], 7)
             merged = [out[0]]
             for members in groups:
@@ -224,7 +257,7 @@ def test_every_parameter_learns_also_with_checkpointing():
 
 def test_gradient_of_the_merge():
     """Each member of a token has its share of the token's gradient."""
-    reducer, trail = MergedTokens(0.25), Trail((4, 4))
+    reducer, trail = MergedTokens(merge=0.25, block=0), Trail((4, 4))
     x = torch.randn(1, 16, 3, dtype=torch.float32, requires_grad=True)
     reducer(x, trail, torch.randn(1, 16, 8)).sum().backward()
     owners = trail.owners(1)[0]

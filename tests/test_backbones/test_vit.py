@@ -11,10 +11,11 @@ from clustr_mm.backbones.evit import EViT
 from clustr_mm.backbones.hvt import HVT
 from clustr_mm.backbones.token_pooling import TokenPoolingDeiT
 from clustr_mm.backbones.vit import ThinViT
-from clustr_mm.checkpoints import convert
+from clustr_mm.checkpoints.layouts import convert
 from clustr_mm.registry import MODELS
-from tests.abilities import exports, float16
-from tests.test_backbones.vit_cases import ARCH, CASES, SMALL, build, images
+from clustr_mm.tokens.trail import resize_positions
+from tests.tiny_models import ARCH, CASES, SMALL, build, images
+from tests.torch_features import exports, float16
 
 ALL = sorted(CASES)
 TRACED = {'featmap', 'avg_featmap'}
@@ -40,6 +41,7 @@ def test_initialisation(name):
     assert weight.std().item() == pytest.approx(0.02, rel=0.1)
     assert not model.blocks[0].mlp.fc1.bias.any()
     assert model.pos_embed.std().item() == pytest.approx(0.02, rel=0.1)
+    assert model.blocks[0].norm1.eps == model.norm.eps == 1e-6  # as in DeiT
 
 
 @pytest.mark.parametrize('name', ALL)
@@ -152,11 +154,14 @@ def test_every_parameter_learns_also_with_checkpointing(name):
 def test_frozen_stages(name):
     model = build(name, out_type='featmap', frozen_stages=3).train()
     frozen = {n for n, p in model.named_parameters() if not p.requires_grad}
-    at = [block for block in model._reducer_at if block < 3]
     expected = ('pos_embed', 'cls_token', 'patch_embed.', 'blocks.0.') + (
         'blocks.1.',
         'blocks.2.',
-        *(f'reducers.{model._reducer_at[block]}.' for block in at),
+        *(
+            f'reducers.{i}.'
+            for i, reducer in enumerate(model.reducers)
+            if reducer.block < 3
+        ),
     )
     assert frozen == {
         n for n, _ in model.named_parameters() if n.startswith(expected)
@@ -258,6 +263,23 @@ def test_dinov2_like_weights_of_mmpretrain():
     torch.testing.assert_close(
         run(model, images()), run(theirs, images()), rtol=1e-4, atol=1e-4
     )
+
+
+@pytest.mark.parametrize('offset', [0.0, 0.1])
+def test_positions_of_another_grid(offset):
+    """In a forward pass as in a checkpoint that is loaded."""
+    model = build('dense', interpolate_offset=offset)
+    expected = resize_positions(
+        model.pos_embed, (8, 8), (12, 10), 1, offset=offset
+    )
+    img = images(1, 48, 40)
+    with torch.no_grad():
+        x, _ = model.embed(img, track=False)
+        patches = model.patch_embed(img).flatten(2).mT
+    torch.testing.assert_close(x[:, 1:], patches + expected[:, 1:])
+    larger = build('dense', img_size=(48, 40), interpolate_offset=offset)
+    larger.load_state_dict(model.state_dict())
+    assert torch.equal(larger.pos_embed, expected)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,13 @@ import torch
 from torch import nn
 
 from clustr_mm.layers.linear import Linear
+from clustr_mm.tokens import products
+
+
+@pytest.fixture(autouse=True)
+def _onednn(monkeypatch):
+    """On all processors."""
+    monkeypatch.setattr(products, '_library', lambda: 'onednn')
 
 
 @pytest.fixture(params=[1, 2])

@@ -7,8 +7,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from clustr_mm.backbones.clustr import ClusTR
-from tests.abilities import LOW_PRECISIONS
 from tests.test_properties.strategies import image_sizes, images, seeds
+from tests.torch_features import LOW_PRECISIONS
 
 
 @st.composite
@@ -42,6 +42,7 @@ def settings(draw, **fixed):
         'window': draw(st.none() | st.integers(1, 8)),
         'reuse': draw(st.booleans()),
         'share': draw(st.just(1.0) | st.floats(0.01, 1)),
+        'growth': draw(st.just(1.0) | st.floats(0, 1)),
         'num_keys': draw(st.integers(1, 30)),
         'out_indices': sorted(draw(everywhere)),
     }

@@ -48,17 +48,23 @@ def generic(draw):
 
 @st.composite
 def searches(draw):
-    """A way to search: in tiles, chunks, and as in an exported graph."""
+    """A way to search: in tiles, in chunks, as on a device that nobody waits
+    for, and as in an exported graph."""
     sizes = {
-        '_TILE_SIZE': {'cpu': draw(st.sampled_from([1, 60, 2**23]))},
+        '_TILE_SIZE': {'cpu': draw(st.sampled_from([1, 60, 2**20]))},
         '_EXPORTED_TILE_SIZE': draw(st.sampled_from([1, 2**24])),
-        '_ONEDNN_TILE_SIZE': draw(st.sampled_from([1, 60, 2**20])),
         '_TILE_ROWS': draw(st.sampled_from([1, 7, 384])),
         '_CHUNK_SIZE': draw(st.sampled_from([3, 8, 64])),
+        '_MOST_CHUNKS': draw(st.sampled_from([1, 4, 384])),
     }
     sizes['_TILE_SIZE']['cuda'] = 1
     exporting = draw(st.booleans())
-    return {**sizes, 'is_exporting': lambda: exporting}
+    looks = not exporting and draw(st.booleans())
+    return {
+        **sizes,
+        'is_exporting': lambda: exporting,
+        '_may_look': lambda x: looks,
+    }
 
 
 @contextlib.contextmanager

@@ -4,11 +4,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clustr_mm.tokens.exporting import ranking
+from clustr_mm.tokens.compiling import ranking
 from clustr_mm.tokens.merging import (
     cluster_mean,
-    cluster_softmax,
+    cluster_softmax_means,
     cluster_sum,
+    number_clusters,
 )
 from tests.test_properties.strategies import MODERATE, generators, labelled
 
@@ -36,10 +37,15 @@ def test_sums(case):
 def test_softmaxes(case, power):
     x, labels, num_clusters = case
     score = x[..., 0] * 2.0**power
-    found = cluster_softmax(score, labels, num_clusters)
+    ones = torch.eye(x.shape[1], dtype=x.dtype).expand(len(x), -1, -1)
+    mean = cluster_softmax_means(
+        ones, score, number_clusters([labels], [num_clusters])
+    )[0]
+    found = mean.sum(1)
     for i, image in enumerate(score.double()):
         for c in range(num_clusters):
             mine = members(labels[i], c)
+            assert not mean[i, c].index_fill(0, mine, 0).any()
             # A softmax of numbers with a rounding error.
             eps = 10 * torch.finfo(x.dtype).eps
             expected = image[mine].softmax(0)
@@ -86,10 +92,13 @@ def test_gradients(case):
     labels = labels[:1, :6]
 
     def merged(x):
-        weight = cluster_softmax(x[..., 0], labels, num_clusters)
+        weight = x[..., 0].exp()
         return (
-            cluster_sum(x * weight[..., None], labels, num_clusters),
+            cluster_sum(x, labels, num_clusters),
             cluster_mean(x, labels, num_clusters, weight),
+            *cluster_softmax_means(
+                x, x[..., 0], number_clusters([labels], [num_clusters])
+            ),
         )
 
     assert torch.autograd.gradcheck(merged, (x,))
@@ -111,5 +120,8 @@ def test_no_images(case):
     shape = (0, num_clusters, x.shape[2])
     assert cluster_sum(x, labels, num_clusters).shape == shape
     assert cluster_mean(x, labels, num_clusters).shape == shape
-    weight = cluster_softmax(x[..., 0], labels, num_clusters)
-    assert weight.shape == labels.shape
+    numbers = [num_clusters]
+    (mean,) = cluster_softmax_means(
+        x, x[..., 0], number_clusters([labels], numbers)
+    )
+    assert mean.shape == shape

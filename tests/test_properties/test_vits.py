@@ -13,7 +13,6 @@ from clustr_mm.backbones.lvvit import DynamicLVViT, LVViT
 from clustr_mm.backbones.token_pooling import TokenPoolingDeiT
 from clustr_mm.backbones.tome import ToMe, match
 from clustr_mm.backbones.vit import ThinViT, vit_arch
-from tests.abilities import LOW_PRECISIONS
 from tests.test_properties.strategies import (
     MODERATE,
     generators,
@@ -22,6 +21,7 @@ from tests.test_properties.strategies import (
     seeds,
     tokens,
 )
+from tests.torch_features import LOW_PRECISIONS
 
 PATCH, DIMS = 4, 8
 SHARES = st.floats(0, 1)
@@ -208,7 +208,10 @@ def lengths(model, options, num_patches):
             kept = math.ceil(rate * length)
             if kept < length:
                 length = kept + options['fuse']
-        elif isinstance(model, DynamicViT) and block in reduce_at:
+        elif (
+            isinstance(model, (DynamicViT, DynamicLVViT))
+            and block in reduce_at
+        ):
             stage = reduce_at.index(block)
             many = isinstance(keep, list)
             share = keep[stage] if many else keep ** (stage + 1)

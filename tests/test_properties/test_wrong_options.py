@@ -17,17 +17,13 @@ from clustr_mm.backbones.tome import ToMe
 from clustr_mm.backbones.vit import ThinViT, vit_arch
 from clustr_mm.tokens.density_peaks import density_peaks
 from clustr_mm.tokens.kmeans import kmeans, kmedoids
+from tests.tiny_models import clustr_arch
 
 DEPTH, PATCHES = 4, 4
 ARCH = vit_arch(8, DEPTH, 2, mlp_ratio=2)
 SMALL = {'arch': ARCH, 'img_size': 8, 'patch_size': 4}
 PYRAMID = {
-    'arch': {
-        'depths': [1, 1],
-        'dims': [4, 8],
-        'num_heads': [1, 2],
-        'ffn_ratios': [2, 2],
-    },
+    'arch': clustr_arch((1, 1), 4),
     'reduction': [4, 1],
     'out_indices': [0, 1],
 }
@@ -66,6 +62,7 @@ VIT = {
     'drop_path_rate': NO_RATE,
     'frozen_stages': st.integers(DEPTH + 1) | st.integers(max_value=-2),
     'interpolate_mode': NAMES,
+    'interpolate_offset': NO_RATE,
 }
 OWN = {
     ThinViT: VIT,

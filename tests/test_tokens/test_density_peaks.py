@@ -8,7 +8,7 @@ import torch
 
 from clustr_mm.tokens import density_peaks as module
 from clustr_mm.tokens.density_peaks import density_peaks
-from clustr_mm.tokens.merging import cluster_softmax, cluster_sum
+from clustr_mm.tokens.merging import cluster_softmax_means, number_clusters
 
 GOLDEN = np.load(Path(__file__).parents[1] / 'data' / 'clustering_0.npz')
 IMAGES = range(2)
@@ -22,14 +22,18 @@ def tokens(dtype=torch.float64):
     return torch.from_numpy(GOLDEN['x']).to(dtype)
 
 
-@pytest.fixture(params=['whole', 'tiles'])
+@pytest.fixture(params=['whole', 'tiles', 'device', 'device, tiles'])
 def _tiling(request, monkeypatch):
-    """Once with all rows in a tile, once in uneven tiles and chunks."""
-    if request.param == 'tiles':
+    """Once with all rows in a tile, once in uneven tiles and chunks.
+
+    And both as on a device, where no size may depend on the data.
+    """
+    if 'device' in request.param:
+        monkeypatch.setattr(module, '_may_look', lambda x: False)
+    if 'tiles' in request.param:
         monkeypatch.setattr(module, '_TILE_SIZE', {'cpu': 1, 'cuda': 1})
-        monkeypatch.setattr(module, '_ONEDNN_TILE_SIZE', 1)
         monkeypatch.setattr(module, '_TILE_ROWS', 20)
-        monkeypatch.setattr(module, '_CHUNK_SIZE', 8)
+        monkeypatch.setattr(module, '_CHUNK_SIZE', 10)
 
 
 @pytest.mark.parametrize('dtype', [torch.float64, torch.float32])
@@ -60,9 +64,11 @@ class TestGolden:
     def test_merged(self, dtype):
         x = tokens(dtype)
         score = torch.from_numpy(GOLDEN['score']).to(dtype)
-        for labels, m, _ in density_peaks(x, [24, 6]):
-            weight = cluster_softmax(score, labels, m)
-            merged = cluster_sum(x * weight[..., None], labels, m)
+        labels, numbers, _ = zip(*density_peaks(x, [24, 6]), strict=True)
+        found = cluster_softmax_means(
+            x, score, number_clusters(labels, numbers)
+        )
+        for merged, m in zip(found, numbers, strict=True):
             for i in IMAGES:
                 torch.testing.assert_close(
                     merged[i].double(),
@@ -82,14 +88,13 @@ def brute_force(x, num_clusters, k=5):
     log_density = -nearest.square().mean(-1)
     parent = torch.arange(n)
     delta = torch.zeros(n, dtype=x.dtype)
+    rows, spread = distance.tolist(), (-log_density).tolist()
     for i in range(n):
-        denser = [
-            j for j in range(n) if (-log_density[j], j) < (-log_density[i], i)
-        ]
+        denser = [j for j in range(n) if (spread[j], j) < (spread[i], i)]
         if denser:
-            delta[i], parent[i] = min((distance[i, j], j) for j in denser)
+            delta[i], parent[i] = min((rows[i][j], j) for j in denser)
         else:
-            delta[i] = distance[i].max()
+            delta[i] = max(rows[i])
             root = i
     log_gamma = log_density + delta.log()
     log_gamma[root] = torch.inf
@@ -134,6 +139,30 @@ def test_identical_tokens_are_one_cluster():
     assert len(set(groups[:, 0].tolist())) == 4
 
 
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32])
+def test_copies_have_no_distance(dtype):
+    """In spite of |a|^2 + |b|^2 - 2ab, which rounding leaves above 0."""
+    x = torch.randn(1, 9, 64, dtype=dtype).repeat_interleave(7, 1)
+    peaks = module.find_peaks(module._centered(x), 5)
+    assert not peaks.log_density.any()
+    delta, parent = peaks.delta.view(9, 7), peaks.parent.view(9, 7)
+    assert (delta[:, 0] > 0).all()
+    assert not delta[:, 1:].any()
+    assert torch.equal(
+        parent[:, 1:], torch.arange(0, 63, 7)[:, None].expand(9, 6)
+    )
+
+
+@pytest.mark.parametrize('n', [60, 330])
+def test_more_clusters_than_distinct_tokens(n):
+    """Copies are chosen, and followed, in the order of their indices."""
+    x = torch.randn(2, 12, 6, dtype=torch.float64)
+    x = x[:, torch.randint(12, (n,))]
+    for clusters, m in zip(density_peaks(x, [12, 40]), (12, 40), strict=True):
+        for image, labels in zip(x, clusters.labels, strict=True):
+            assert torch.equal(labels, brute_force(image, m))
+
+
 def test_same_whatever_the_neighbours_and_the_run():
     x = torch.randn(4, 500, 32)
     x[1:, ::2] = x[1:, :1]  # needs a second search for many more tokens
@@ -141,6 +170,20 @@ def test_same_whatever_the_neighbours_and_the_run():
     alone = density_peaks(x[:1].repeat(4, 1, 1), [50])
     assert torch.equal(first[0].labels, again[0].labels)
     assert torch.equal(first[0].labels[0], alone[0].labels[0])
+
+
+@pytest.mark.parametrize('dtype', [torch.float64, torch.float32])
+@pytest.mark.parametrize('shape', [(2, 23, 5), (3, 39, 7), (3, 31, 1)])
+def test_same_wherever_an_image_lies(shape, dtype):
+    """Two neighbours are equally dense, if rounding lets them be."""
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(shape, generator=generator, dtype=dtype)
+        turned = module.find_peaks(module._centered(x.roll(1, 0)), 2)
+        for one, other in zip(
+            module.find_peaks(module._centered(x), 2), turned, strict=True
+        ):
+            assert torch.equal(one.roll(1, 0), other)
 
 
 @pytest.mark.parametrize('dtype', [torch.float16, torch.bfloat16])
@@ -152,6 +195,32 @@ def test_float32_under_autocast(dtype):
     x = x.to(dtype)
     (half,) = density_peaks(x, [30])
     assert torch.equal(half.labels, density_peaks(x.float(), [30])[0].labels)
+
+
+@pytest.mark.usefixtures('_tiling')
+@pytest.mark.parametrize('n', [30, 64, 330, 1300])
+@pytest.mark.parametrize('k', [1, 5])
+def test_smallest_of_a_row(n, k):
+    square = torch.rand(2, 3, -(-n // module._CHUNK_SIZE) * module._CHUNK_SIZE)
+    square[..., n:] = torch.inf
+    expected = square.sort(-1)
+    values, places = module._smallest(square.clone(), k)
+    assert torch.equal(values, expected.values[..., :k])
+    assert torch.equal(places, expected.indices[..., :k])
+
+
+@pytest.mark.parametrize('n', [30, 64, 330, 1300])
+@pytest.mark.parametrize('k', [1, 5])
+def test_least_of_a_row_in_chunks_of_chunks(n, k, monkeypatch):
+    monkeypatch.setattr(module, '_CHUNK_SIZE', 10)
+    monkeypatch.setattr(module, '_MOST_CHUNKS', 12)
+    size = module._chunk_size(n)
+    assert size == {30: 10, 64: 10, 330: 40, 1300: 160}[n]
+    square = torch.rand(2, 3, -(-n // size) * size)
+    square[..., n:] = torch.inf
+    values = module._least(square, k, size)
+    expected = square.sort(-1).values[..., :k]
+    assert torch.equal(values.sort(-1).values, expected)
 
 
 class TestWindow:

@@ -3,9 +3,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from clustr_mm.tokens import kmeans as module
+from clustr_mm.tokens import merging
 from clustr_mm.tokens.kmeans import kmeans, kmedoids
+from tests.rounding import OtherRounding
+
+
+@pytest.fixture(autouse=True, params=['by index', 'by matrix'])
+def _way(request, monkeypatch):
+    """How clusters are summed up; a device has a matrix."""
+    by_matrix = request.param == 'by matrix'
+    monkeypatch.setattr(merging, '_has_matrix', lambda *_: by_matrix)
+
 
 GOLDEN = Path(__file__).parents[1] / 'data' / 'clustering_0.npz'
 
@@ -77,6 +88,50 @@ def test_brute_force(num_tokens, num_clusters, iters):
             torch.testing.assert_close(centers[i], expected[1])
 
 
+class Largest(TorchDispatchMode):
+    """Counts the elements of the largest tensor that anything returns."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor):
+            self.elements = max(self.elements, out.numel())
+        return out
+
+
+@pytest.mark.parametrize(
+    ('function', 'tokens', 'clusters', 'least', 'most'),
+    [
+        # All distances of an image in a table, up to a number of tokens.
+        (kmedoids, 1024, 5, 1024**2, 2 * 1024**2),
+        (kmedoids, 1025, 5, 0, 1025 * 100),
+        # Else, distances to centers in pieces of 16 MB.
+        (kmeans, 60_000, 100, 2**21, 2**22),
+    ],
+)
+def test_memory(monkeypatch, function, tokens, clusters, least, most):
+    monkeypatch.setattr(merging, '_has_matrix', lambda *_: False)
+    x, init = torch.randn(1, tokens, 2), torch.arange(clusters)[None]
+    with Largest() as largest:
+        function(x, init, iters=1)
+    assert least <= largest.elements <= most
+
+
+@pytest.mark.parametrize('function', [kmeans, kmedoids])
+def test_five_iterations_unless_told(function):
+    """As Token Pooling has it by default; here the sixth would matter."""
+    torch.manual_seed(0)
+    x, init = torch.randn(1, 600, 2).double(), torch.arange(20)[None]
+    labels = [
+        brute_force(x[0], init[0], torch.ones(600), n, function is kmedoids)[0]
+        for n in (4, 5, 6)
+    ]
+    assert not torch.equal(labels[0], labels[1])
+    assert not torch.equal(labels[1], labels[2])
+    assert torch.equal(function(x, init)[0][0], labels[1])
+
+
 def test_a_cluster_for_each_token():
     """With as many clusters as tokens, each token is its own cluster."""
     x = torch.randn(2, 50, 8)
@@ -104,6 +159,54 @@ def test_equal_tokens(monkeypatch, table):
     labels, medoids = kmedoids(x, init)
     assert torch.equal(labels[0], torch.arange(12).repeat(17))
     assert torch.equal(medoids, init)
+
+
+@pytest.mark.parametrize('table', [0, 1024])
+@pytest.mark.parametrize('where', ['center', 'far', 'beside an outlier'])
+@pytest.mark.parametrize('channels', [3, 33, 500])
+def test_no_tie_hangs_on_rounding(monkeypatch, channels, where, table):
+    monkeypatch.setattr(module, '_TABLE', table)
+    for seed in range(5):
+        torch.manual_seed(seed)
+        x = torch.randn(1, 12, channels)
+        if where == 'far':
+            x += 30
+        elif where == 'beside an outlier':
+            x[:, 5] *= 100
+        x = x.repeat(1, 17, 1)
+        init = torch.arange(24)[None]
+        with OtherRounding():
+            products = x @ x.mT
+            assert not torch.equal(products[:, :12], products[:, 12:24])
+            found, _ = kmeans(x, init)
+            labels, medoids = kmedoids(x, init)
+        assert torch.equal(found[0], torch.arange(12).repeat(17))
+        assert torch.equal(labels, found)
+        assert torch.equal(medoids, init)
+
+
+def test_an_outlier_blurs_no_distances():
+    """It is far from everybody; who is near to whom it does not matter."""
+    x, init = torch.randn(1, 400, 3), torch.arange(50)[None]
+    x[0, 20] = 300
+    for function in kmeans, kmedoids:
+        labels, _ = function(x, init, iters=1)
+        expected, _ = brute_force(x[0], init[0], torch.ones(400), 1, False)
+        assert torch.equal(labels[0], expected)
+
+
+def test_labels_are_of_the_tokens_that_a_center_was_made_of():
+    """The second token is nearest to the first center in the end."""
+    x = torch.tensor([[[0.0], [1.0], [5.5], [10.0]]])
+    init = torch.tensor([[0, 1]])
+    labels, centers = kmeans(x, init, iters=1)
+    assert labels.tolist() == [[0, 1, 1, 1]]
+    assert centers.tolist() == [[[0.0], [5.5]]]
+    labels, medoids = kmedoids(x, init, iters=1)
+    assert labels.tolist() == [[0, 1, 1, 1]]
+    assert medoids.tolist() == [[0, 2]]
+    for function in kmeans, kmedoids:
+        assert function(x, init, iters=2)[0].tolist() == [[0, 0, 1, 1]]
 
 
 def test_two_members_are_equally_good_medoids():
@@ -173,6 +276,16 @@ def test_gradient_of_centers():
 
     assert torch.autograd.gradcheck(centers, (x, weight))
     assert not any(out.requires_grad for out in kmedoids(x, init, weight))
+
+
+def test_medoids_keep_nothing_for_a_backward_pass():
+    """Which would be every iteration's distances; they are indices."""
+    x, saved = torch.randn(1, 30, 3, requires_grad=True), []
+    with torch.autograd.graph.saved_tensors_hooks(saved.append, id):
+        x.square()
+        assert len(saved) == 1
+        kmedoids(x, torch.arange(5)[None])
+    assert len(saved) == 1
 
 
 def test_gradient_with_an_empty_cluster():

@@ -7,10 +7,9 @@ from mmengine.config import ConfigDict
 from mmengine.registry import MODELS, DefaultScope
 from mmengine.runner import Runner
 
-import clustr_mm  # noqa: F401
+from tests.tiny_models import TRAINED
 
-ARCH = dict(embed_dims=32, num_layers=4, num_heads=2, feedforward_channels=64)
-SIZE = 32  # 4 x 4 patches
+SIZE = TRAINED['img_size']
 # No two runners may have the same name.
 _COUNT = itertools.count()
 
@@ -19,7 +18,7 @@ def classifier(kind, **changes):
     """A small classifier of three classes."""
     cfg = ConfigDict(
         type='ImageClassifier',
-        backbone=dict(type=kind, arch=ARCH, img_size=SIZE, patch_size=8),
+        backbone=dict(TRAINED, type=kind),
         head=dict(type='LinearClsHead', num_classes=3, in_channels=32),
     )
     for key, value in changes.items():

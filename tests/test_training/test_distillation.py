@@ -6,17 +6,22 @@ from mmengine.registry import MODELS
 
 from clustr_mm.backbones.evit import EViT
 from clustr_mm.training.distillation import TokenDistiller, retained
-from tests.test_training.small import ARCH, SIZE, images
+from tests.test_training.small import images
+from tests.tiny_models import TRAINED, TRAINED_ARCH
 
-TEACHER = dict(ARCH, embed_dims=48, num_heads=3)
+TEACHER = dict(
+    TRAINED,
+    type='ThinViT',
+    arch=dict(TRAINED_ARCH, embed_dims=48, num_heads=3),
+    out_type='raw',
+)
 
 
 def distiller(backbone=None, **changes):
-    common = dict(img_size=SIZE, patch_size=8)
     cfg = dict(
         type='TokenDistiller',
-        backbone=backbone or dict(type='EViT', arch=ARCH, keep=0.5, **common),
-        teacher=dict(type='ThinViT', arch=TEACHER, out_type='raw', **common),
+        backbone=backbone or dict(TRAINED, type='EViT', keep=0.5),
+        teacher=TEACHER,
         teacher_dims=48,
     )
     return MODELS.build({**cfg, **changes})
@@ -62,10 +67,9 @@ def test_features_approach_and_fall_back():
 
 def test_retained_tokens_are_compared_where_they_are():
     """A student that is its teacher, but for the tokens that are fused."""
-    same = dict(arch=ARCH, img_size=SIZE, patch_size=8)
     model = distiller(
-        dict(type='EViT', keep=0.5, reduce_at=[3], **same),
-        teacher=dict(type='ThinViT', out_type='raw', **same),
+        dict(TRAINED, type='EViT', keep=0.5, reduce_at=[3]),
+        teacher=dict(TRAINED, type='ThinViT', out_type='raw'),
         teacher_dims=32,
     )
     network = model.teacher.network
@@ -80,7 +84,7 @@ def test_retained_tokens_are_compared_where_they_are():
 
 
 def test_retained():
-    backbone = EViT(ARCH, keep=0.5, img_size=SIZE, patch_size=8)
+    backbone = EViT(**TRAINED, keep=0.5)
     backbone.out_type = 'raw'
     outs, trail = backbone.eval().trace(images(2))
     x = outs[-1][:, 1:]
@@ -98,7 +102,7 @@ def test_retained():
 @pytest.mark.parametrize('patch_weight', [0.0, 1.0])
 @pytest.mark.parametrize('kind', ['ThinViT', 'EViT', 'DynamicViT'])
 def test_every_parameter_learns(kind, patch_weight):
-    backbone = dict(type=kind, arch=ARCH, img_size=SIZE, patch_size=8)
+    backbone = dict(TRAINED, type=kind)
     if kind == 'DynamicViT':
         # Its predictors learn from a ratio loss, not from a teacher.
         model = distiller(backbone, patch_weight=patch_weight).eval()
@@ -132,9 +136,16 @@ def test_forward():
 
 
 def test_bad_arguments():
-    other = dict(type='ThinViT', arch=TEACHER, out_type='raw')
-    model = distiller(teacher=dict(other, img_size=SIZE, patch_size=16))
+    model = distiller(teacher=dict(TEACHER, patch_size=16))
     with pytest.raises(ValueError, match='same patch size'):
         model.loss(images(2))
     with pytest.raises(ValueError, match='class token'):
-        distiller(dict(type='HVT', img_size=SIZE, arch=ARCH))
+        distiller(dict(TRAINED, type='HVT'))
+
+
+def test_teacher_goes_where_the_pictures_are():
+    """Sharding moves the model's children alone, and it is none."""
+    teacher = distiller().teacher
+    seen = teacher(images(2).to('meta'))[-1]
+    assert seen.device.type == 'meta'
+    assert all(p.is_meta for p in teacher.network.parameters())

@@ -6,16 +6,16 @@ from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DefaultScope
 
 from clustr_mm.backbones import ThinViT
+from tests.tiny_models import TRAINED
 
 RATE = 0.5
-ARCH = dict(embed_dims=16, num_layers=4, num_heads=2, feedforward_channels=32)
 
 
 class Model(torch.nn.Module):
     def __init__(self, backbone):
         super().__init__()
         self.backbone = backbone
-        self.head = torch.nn.Linear(16, 2)
+        self.head = torch.nn.Linear(32, 2)
 
 
 def learning_rates(model, **paramwise):
@@ -42,7 +42,7 @@ def learning_rates(model, **paramwise):
 def test_rates(scope):
     if scope != 'mmengine':
         pytest.importorskip(scope)
-    model = Model(ThinViT(ARCH, img_size=32))
+    model = Model(ThinViT(**TRAINED))
     with DefaultScope.overwrite_default_scope(scope):
         found = learning_rates(model)
     assert set(found) == {name for name, _ in model.named_parameters()}
@@ -55,7 +55,7 @@ def test_rates(scope):
 
 
 def test_custom_keys_go_along():
-    model = Model(ThinViT(ARCH, img_size=32))
+    model = Model(ThinViT(**TRAINED))
     found = learning_rates(
         model,
         custom_keys={

@@ -59,6 +59,28 @@ def test_dynamicvit_stages(name, shares):
     assert model.shares == pytest.approx(shares)
 
 
+@pytest.mark.parametrize(
+    ('name', 'drop_path', 'ratio_weight'),
+    [
+        ('dynamicvit_s_k07', 0, 2),
+        ('dynamicvit_b_k07', 0.2, 5),
+        ('dynamicvit_lvvit_s_k07', 0, 2),
+        ('dynamicvit_lvvit_m_k07', 0, 2),
+    ],
+)
+def test_dynamicvit_as_the_published_commands_have_it(
+    name, drop_path, ratio_weight
+):
+    """README of raoyongming/DynamicViT; only DeiT-B's sets the two."""
+    cfg = read(f'dynamicvit/{name}_imagenet.py')
+    assert cfg.model.ratio_weight == ratio_weight
+    assert cfg.model.backbone.get('drop_path_rate', 0) == drop_path
+    assert cfg.model.get('token_loss', 'mse') == (
+        'kl' if 'lvvit' in name else 'mse'
+    )
+    assert cfg.model.kl_weight == cfg.model.token_weight == 0.5
+
+
 def test_linear_probing_trains_the_head_alone():
     model, found = groups(read('evit/evit_s14_k07_linear_imagenette.py'))
     assert set(found) == {'head.fc.weight', 'head.fc.bias'}

@@ -8,8 +8,8 @@ import torch
 from mmengine.config import Config
 from mmengine.registry import MODELS, DefaultScope
 
-from clustr_mm.datasets import make_shapes
 from clustr_mm.errors import UserError
+from clustr_mm.shapes import make_shapes
 from tests.runs import ROOT, TOOLS, run_tool
 
 pytest.importorskip('mmpretrain')

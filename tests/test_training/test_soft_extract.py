@@ -3,12 +3,13 @@
 import pytest
 import torch
 
-from tests.test_training.small import ARCH, classifier, images, samples
+from tests.test_training.small import classifier, images, samples
+from tests.tiny_models import TRAINED
 
 pytest.importorskip('mmpretrain')
 
 from clustr_mm.backbones.token_pooling import TokenPoolingDeiT
-from clustr_mm.tokens.provenance import Trail
+from clustr_mm.tokens.trail import Trail
 from clustr_mm.training.soft_extract import SoftExtract
 
 
@@ -32,7 +33,7 @@ def search(weight, steps=40):
         optimizer.zero_grad()
         model.parse_losses(model.loss(inputs, labels))[0].backward()
         optimizer.step()
-    return model.backbone.found()
+    return model.found()
 
 
 def test_list_is_monotone_and_its_cost_responds_to_lambda():
@@ -43,7 +44,7 @@ def test_list_is_monotone_and_its_cost_responds_to_lambda():
         assert keep[-1] >= 0
         assert keep[0] <= 16
         # It is what Token Pooling and the selections take.
-        TokenPoolingDeiT(ARCH, keep=keep, img_size=32, patch_size=8)
+        TokenPoolingDeiT(**TRAINED, keep=keep)
     costs = [sum(keep) for keep in lists]
     assert costs == sorted(costs, reverse=True)
     assert costs[0] > costs[1] > costs[-1]
@@ -51,10 +52,11 @@ def test_list_is_monotone_and_its_cost_responds_to_lambda():
 
 
 def test_tokens_are_scaled_by_rank():
-    layer = SoftExtract(4)
+    layer = SoftExtract(block=0, grid=(2, 2))
     layer.retention.data = torch.tensor([1.0, 0.5, 0.25, 0.0])
-    x, answer = torch.ones(2, 4, 3), torch.tensor([[1, 4, 3, 2], [4, 3, 2, 1]])
-    out = layer(x, Trail((2, 2)), answer.float())
+    x = torch.ones(2, 4, 3)
+    column_sum = torch.tensor([[1, 4, 3, 2], [4, 3, 2, 1]])
+    out = layer(x, Trail((2, 2)), column_sum.float())
     torch.testing.assert_close(
         out[..., 0], torch.tensor([[0, 1, 0.5, 0.25], [1, 0.5, 0.25, 0]])
     )
@@ -68,7 +70,7 @@ def test_untouched_it_changes_nothing():
     )
     inputs = images(2)
     torch.testing.assert_close(model(inputs), plain(inputs))
-    assert model.backbone.found() == [16] * 4
+    assert model.found() == [16] * 4
 
 
 def test_parameters_come_back():
@@ -83,13 +85,14 @@ def test_parameters_come_back():
 
 
 def test_found_is_never_more_than_before():
-    backbone = searching().backbone
-    for reducer, mass in zip(backbone.reducers, [9.0, 3.2, 7.0, 0.0]):
+    model = searching()
+    layers = model.backbone.reducers
+    for reducer, mass in zip(layers, [9.0, 3.2, 7.0, 0.0]):
         reducer.retention.data.fill_(mass / 16)
-    assert backbone.found() == [9, 4, 4, 0]
-    for reducer in backbone.reducers:
+    assert model.found() == [9, 4, 4, 0]
+    for reducer in layers:
         reducer.retention.data.fill_(-1)
-    assert backbone.found() == [0] * 4
+    assert model.found() == [0] * 4
 
 
 def test_errors():

@@ -7,15 +7,16 @@ import torch
 from mmengine.model import ExponentialMovingAverage
 
 from clustr_mm.errors import UserError
+from clustr_mm.training.ratio_loss import ratio_loss
 from tests.runs import ROOT
-from tests.test_training.small import ARCH, classifier, images, samples
+from tests.test_training.small import classifier, images, samples
+from tests.tiny_models import TRAINED
 
 pytest.importorskip('mmpretrain')
 
 from clustr_mm.training.sparsification import (
     SparseClassifier,
     kl_loss,
-    ratio_loss,
     token_loss,
 )
 
@@ -139,6 +140,22 @@ def test_every_parameter_learns(backbone, token_loss):
         assert reducer.predictor.features[1].weight.grad.abs().sum() > 0
 
 
+def test_default_weights_are_those_of_the_paper():
+    """Supplement, section B: 2 for the ratio, 0.5 for each distillation."""
+
+    def losses(**weights):
+        torch.manual_seed(0)
+        model = classifier('DynamicViT', type='SparseClassifier', **weights)
+        return model.loss(images(2), samples(2))
+
+    found = losses()
+    plain = losses(ratio_weight=1, kl_weight=1, token_weight=1)
+    for name, weight in dict(ratio=2, kl=0.5, token=0.5, cls=1).items():
+        term = plain[f'loss_{name}']
+        assert term > 0
+        torch.testing.assert_close(found[f'loss_{name}'], weight * term)
+
+
 def test_without_distillation_there_is_no_teacher():
     model = classifier(
         'DynamicViT', type='SparseClassifier', kl_weight=0, token_weight=0
@@ -152,12 +169,33 @@ def test_without_distillation_there_is_no_teacher():
     ]
 
 
+@pytest.mark.parametrize('kind', ['mse', 'kl'])
+def test_token_loss_leaves_decisions_alone(kind):
+    """Eq. 12 is about the tokens: how many are kept is not its concern."""
+    tokens = torch.rand(2, 4, 8, requires_grad=True)
+    stays = torch.tensor([[1.0, 0, 1, 0], [1, 1, 1, 0]], requires_grad=True)
+    loss = token_loss(tokens, torch.rand(2, 4, 8), stays, kind)
+    grad, none = torch.autograd.grad(loss, [tokens, stays], allow_unused=True)
+    assert none is None or not none.any()
+    assert (grad.abs().sum(-1) > 0).equal(stays > 0)
+
+
 def test_token_loss_of_nothing_kept():
     tokens = torch.rand(2, 4, 8, requires_grad=True)
     loss = token_loss(tokens, torch.rand(2, 4, 8), torch.zeros(2, 4))
     loss.backward()
     assert loss == 0
     assert tokens.grad.abs().sum() == 0
+
+
+@pytest.mark.parametrize('kind', ['mse', 'kl'])
+def test_losses_do_not_wait_for_the_device(kind):
+    """On one that computes nothing: no shape depends on what is kept."""
+    tokens, teacher = torch.empty(2, 2, 4, 8, device='meta')
+    stays = torch.empty(3, 2, 4, device='meta')
+    assert token_loss(tokens, teacher, stays[0], kind).shape == ()
+    assert ratio_loss(list(stays), (0.7, 0.5, 0.3)).shape == ()
+    assert kl_loss(tokens[0], teacher[0]).shape == ()
 
 
 @pytest.mark.parametrize('keep', [(0.7, 0.49), (0.9, 0.81)])
@@ -207,7 +245,7 @@ def test_bf16_losses_are_finite():
 
 
 def test_configs_are_not_changed():
-    cfg = dict(type='DynamicViT', arch=ARCH, img_size=32, patch_size=8)
+    cfg = dict(TRAINED, type='DynamicViT')
     before = copy.deepcopy(cfg)
     classifier('DynamicViT', type='SparseClassifier', backbone=cfg)
     assert cfg == before

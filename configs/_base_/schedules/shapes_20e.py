@@ -1,16 +1,7 @@
 # 20 short epochs on generated pictures, 2 of them to warm up.
-optim_wrapper = dict(
-    type='OptimWrapper',
-    optimizer=dict(type='AdamW', lr=1e-3, weight_decay=0.05),
-    paramwise_cfg=dict(
-        norm_decay_mult=0.0,
-        bias_decay_mult=0.0,
-        flat_decay_mult=0.0,
-        custom_keys=dict(
-            cls_token=dict(decay_mult=0.0), pos_embed=dict(decay_mult=0.0)
-        ),
-    ),
-)
+_base_ = 'adamw_vit.py'
+
+optim_wrapper = dict(optimizer=dict(lr=1e-3, weight_decay=0.05))
 param_scheduler = [
     dict(
         type='LinearLR',

@@ -1,0 +1,1 @@
+"""What the backbones learn: claims, runs that decide them, a report."""

@@ -1,0 +1,248 @@
+"""A cell of the study: an arm with a seed, trained, tested, written down.
+
+The tools that users have do the work, in processes of their own. A cell that
+was interrupted goes on from its newest checkpoint.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from mmengine.config import Config
+
+from clustr_mm import configs
+from clustr_mm.analysis.cost import count_macs
+from clustr_mm.errors import UserError
+from clustr_mm.tokens import processor
+from .claims import ARMS, CLAIMS
+from .timing import backbone_call
+
+# What `quick` leaves of a training: a look, not an answer.
+QUICK = {
+    'train_cfg.max_epochs': 2,
+    'param_scheduler.1.T_max': 2,
+    'train_dataloader.dataset.indices': 10000,
+    'val_dataloader.dataset.indices': 2000,
+    'test_dataloader.dataset.indices': 2000,
+}
+# Until a tool that was asked to stop has stopped.
+_FAREWELL = 60
+
+
+class OutOfTime(Exception):
+    """The hours that were given are over; nothing is lost."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """Where a study runs.
+
+    Attributes:
+        tools, configs: folders of this project.
+        data: what `prepare` has left.
+        work: for logs and checkpoints.
+        results: for one file a cell.
+        quick: whether to train for a small part of what an answer takes.
+        deadline: when to stop, in seconds of `time.monotonic`.
+    """
+
+    tools: Path
+    configs: Path
+    data: Path
+    work: Path
+    results: Path
+    quick: bool = False
+    deadline: float = float('inf')
+
+    def result(self, arm: str, seed: int) -> Path:
+        return self.results / arm / f'{seed}.json'
+
+    def run(self, claims: Iterable[str], seeds: Sequence[int] | None = None):
+        """Run all cells of these claims that have no result yet.
+
+        Seed by seed, so that what there is after any time is comparable.
+        """
+        cells = [
+            (arm, seed)
+            for claim in claims
+            for seed in seeds or CLAIMS[claim].seeds
+            for arm in CLAIMS[claim].arms
+        ]
+        for arm, seed in dict.fromkeys(cells):
+            if not self.result(arm, seed).is_file():
+                self.cell(arm, seed)
+
+    def cell(self, name: str, seed: int) -> dict:
+        """Run a cell, and those that it starts from, and write its result."""
+        arm, began = ARMS[name], time.monotonic()
+        for start in arm.starts.values():
+            if not self.result(start, seed).is_file():
+                self.cell(start, seed)
+        print(f'\n{name}, seed {seed}', flush=True)
+        options = dict(arm.options)
+        cfg = configs.read(self.configs / 'study' / arm.config, options)
+        if self.quick:
+            options |= _quick(cfg)
+            configs.override(cfg, options)
+        work = self.work / name / str(seed)
+        if arm.trained:
+            starts = {
+                key: str(self._checkpoint(start, seed))
+                for key, start in arm.starts.items()
+            }
+            self._train(cfg, seed, work, options | starts)
+        metric = cfg.default_hooks.checkpoint.save_best
+        value = None
+        if metric is not None:
+            weights = self._checkpoint(name, seed)
+            value = self._test(cfg, work, options, weights, metric)
+        result = dict(
+            arm=name,
+            seed=seed,
+            config=f'configs/study/{arm.config}',
+            options=options,
+            starts=dict(arm.starts),
+            metric=metric,
+            value=value,
+            history=_history(work, metric),
+            macs=count_macs(*backbone_call(cfg, batch=1)).macs,
+            hours=round((time.monotonic() - began) / 3600, 3),
+            commit=_commit(self.configs),
+            processor=processor.name(),
+            torch=torch.__version__,
+        )
+        path = self.result(name, seed)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(result, indent=1) + '\n')
+        print(f'{metric} {value} in {result["hours"]:.2f} h', flush=True)
+        return result
+
+    def _train(self, cfg: Config, seed: int, work: Path, options: dict):
+        last = work / 'last_checkpoint'
+        done = work / f'epoch_{cfg.train_cfg.max_epochs}.pth'
+        if last.is_file() and done.is_file():
+            return
+        options = options | {
+            'randomness.seed': seed,
+            'default_hooks.checkpoint.max_keep_ckpts': 1,
+            # The last one is tested: the best one would be chosen by what
+            # it is tested on.
+            'default_hooks.checkpoint.save_best': None,
+            'default_hooks.checkpoint.interval': 1,
+        }
+        self._tool('train.py', cfg, work, ['--resume'], options)
+
+    def _test(
+        self,
+        cfg: Config,
+        work: Path,
+        options: dict,
+        weights: Path,
+        metric: str,
+    ) -> float:
+        work = work / 'test'
+        self._tool('test.py', cfg, work, [str(weights)], options)
+        newest = max(work.glob('*/*.json'), key=lambda p: p.stat().st_mtime)
+        value = json.loads(newest.read_text())[metric] * _points(metric)
+        return round(value, 3)
+
+    def _tool(
+        self,
+        name: str,
+        cfg: Config,
+        work: Path,
+        arguments: list[str],
+        options: dict,
+    ):
+        """Run a tool; its output goes to a file."""
+        work.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, str(self.tools / name), cfg.filename]
+        command += [*arguments, '--work-dir', str(work), '--data-root']
+        command += [str(self.data / Path(cfg.data_root).name)]
+        if options:
+            command += ['--cfg-options', *configs.as_arguments(options)]
+        log = work / name.replace('.py', '.log')
+        status = self._launch(command, log)
+        if status:
+            last = log.read_text().strip().splitlines()[-1:]
+            raise UserError(
+                f'{name} ended with status {status} ({"".join(last)}): see '
+                f'{log}'
+            )
+
+    def _launch(self, command: list[str], log: Path) -> int:
+        """Run a command until the time is over; its status."""
+        with log.open('a') as stream:
+            process = subprocess.Popen(
+                command, stdout=stream, stderr=subprocess.STDOUT
+            )
+            left = max(0.0, self.deadline - time.monotonic())
+            try:
+                return process.wait(None if left == float('inf') else left)
+            except subprocess.TimeoutExpired as error:
+                raise OutOfTime from error
+            finally:
+                if process.poll() is None:
+                    process.send_signal(signal.SIGINT)
+                    try:
+                        process.wait(_FAREWELL)
+                    except subprocess.TimeoutExpired:
+                        process.kill()
+                        process.wait()
+
+    def _checkpoint(self, arm: str, seed: int) -> Path:
+        """The weights of a cell, or those that it tested."""
+        if not ARMS[arm].trained:
+            (start,) = ARMS[arm].starts.values()
+            return self._checkpoint(start, seed)
+        last = self.work / arm / str(seed) / 'last_checkpoint'
+        if not last.is_file():
+            raise UserError(
+                f'the result of {arm} with seed {seed} is there, but its '
+                f'weights are not in {last.parent}: remove the result to '
+                'train it again'
+            )
+        return Path(last.read_text())
+
+
+def _quick(cfg: Config) -> dict:
+    """What of `QUICK` there is in a config: some are never tested."""
+    return {
+        key: value
+        for key, value in QUICK.items()
+        if cfg.get(key.partition('.')[0]) is not None
+    }
+
+
+def _history(work: Path, metric: str) -> list[list[float]]:
+    """The metric over training, of all pieces that a run came in."""
+    found = {}
+    for path in sorted(work.glob('*/vis_data/scalars.json')):
+        for line in path.read_text().splitlines():
+            record = json.loads(line)
+            if metric in record:
+                step = record['step']
+                found[step] = record[metric] * _points(metric)
+    return [[step, round(value, 3)] for step, value in sorted(found.items())]
+
+
+def _points(metric: str) -> int:
+    """By which COCO's metrics and the others' differ."""
+    return 100 if metric.startswith('coco/') else 1
+
+
+def _commit(folder: Path) -> str:
+    process = subprocess.run(
+        ['git', 'describe', '--always', '--dirty'],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return process.stdout.strip()

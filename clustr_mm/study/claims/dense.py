@@ -1,0 +1,145 @@
+"""Thinned ViTs in segmentation and detection, which nobody has published."""
+
+from .parts import Arm, Check, Claim, backbone, epochs
+
+# Two budgets for 256 tokens, of about the same multiply-accumulates.
+THINNED = {
+    'evit': (
+        'EViT',
+        [dict(keep=k, reduce_at=[2, 4, 6], fuse=False) for k in (0.7, 0.5)],
+    ),
+    'tome': ('ToMe', [dict(merge=r) for r in (22, 29)]),
+    'pooling': (
+        'TokenPoolingDeiT',
+        [
+            dict(keep=keep)
+            for keep in (
+                [256, 256, 180, 180, 126, 126, 89, 89],
+                [256, 256, 128, 128, 64, 64, 32, 32],
+            )
+        ],
+    ),
+    'hvt': (
+        'HVT',
+        [dict(num_stages=n, with_cls_token=False) for n in (1, 2)],
+    ),
+}
+DYNAMIC = (0.7, 0.5)
+# DynamicViT's predictors may come from the classifier of that budget.
+_PREDICTORS = {
+    'model.backbone.init_cfg.type': 'Pretrained',
+    'model.backbone.init_cfg.prefix': 'backbone.',
+}
+# Of each task: config of the ViT, of DynamicViT, and what a training lasts.
+_SEGMENTATION = (
+    'fpn_vit_garments.py',
+    'fpn_dynamicvit_garments.py',
+    epochs(6, 1500) | {'val_dataloader.dataset.indices': 100},
+    epochs(1, 1200) | {'val_dataloader.dataset.indices': 100},
+)
+_DETECTION = (
+    'mask_rcnn_vit_garments.py',
+    'mask_rcnn_dynamicvit_garments.py',
+    epochs(6, 1500) | {'train_cfg.val_interval': 6},
+    # Every evaluation is of all test pictures; the test is one.
+    epochs(1, 800) | {'train_cfg.val_interval': 2},
+)
+_LR = {'optim_wrapper.optimizer.lr': 3e-4}
+
+
+def _arms(task: str, vit: str, dynamic: str, whole: dict, tuned: dict):
+    # Only its patches, twice as wide here, are new.
+    arms = {f'vit_{task}': Arm(vit, whole, {'load_from': 'vit'})}
+    tuned, start = tuned | _LR, {'load_from': f'vit_{task}'}
+    arms[f'vit_{task}_tuned'] = Arm(vit, tuned, start)
+    for name, (kind, budgets) in THINNED.items():
+        for number, options in enumerate(budgets, 1):
+            arms[f'{name}_{task}_{number}'] = Arm(
+                vit, backbone(type=kind, **options) | tuned, start
+            )
+    arms[f'evit_fused_{task}_2'] = Arm(
+        vit,
+        backbone(type='EViT', keep=0.5, reduce_at=[2, 4, 6]) | tuned,
+        start,
+    )
+    alone = {'custom_hooks.0.weight': 0.0}
+    for number, keep in enumerate(DYNAMIC, 1):
+        arms[f'dynamicvit_{task}_{number}'] = Arm(
+            dynamic, backbone(keep=keep) | alone | tuned, start
+        )
+    options = backbone(keep=DYNAMIC[1]) | tuned
+    arms[f'dynamicvit_ratio_{task}_2'] = Arm(dynamic, options, start)
+    arms[f'dynamicvit_trained_{task}_2'] = Arm(
+        dynamic,
+        options | alone | _PREDICTORS,
+        {'model.backbone.init_cfg.checkpoint': 'dynamicvit_2', **start},
+    )
+    return arms
+
+
+def _claim(task: str, title: str, says: str, deviation: float) -> Claim:
+    names = (*THINNED, 'dynamicvit')
+    return Claim(
+        title,
+        says,
+        [
+            f'vit_{task}_tuned',
+            *(f'{name}_{task}_{n}' for name in names for n in (1, 2)),
+            f'evit_fused_{task}_2',
+            f'dynamicvit_ratio_{task}_2',
+            f'dynamicvit_trained_{task}_2',
+        ],
+        [
+            *(
+                Check(
+                    f'{name}_{task}_1',
+                    f'vit_{task}_tuned',
+                    f'{name} at its first budget stays within 2 points of '
+                    'dense',
+                    margin=2.0,
+                )
+                for name in names
+            ),
+            Check(
+                f'evit_{task}_2',
+                f'evit_fused_{task}_2',
+                'EViT is better when the others keep their values than when '
+                'they are fused',
+            ),
+            Check(
+                f'dynamicvit_{task}_2',
+                f'dynamicvit_ratio_{task}_2',
+                "the task's loss alone loses no more than a point against "
+                'the ratio loss',
+                margin=1.0,
+            ),
+            Check(
+                f'dynamicvit_trained_{task}_2',
+                f'dynamicvit_{task}_2',
+                'trained predictors are a better start than untrained ones',
+            ),
+        ],
+        deviation,
+    )
+
+
+ARMS = _arms('fpn', *_SEGMENTATION) | _arms('masks', *_DETECTION)
+CLAIMS = {
+    'thinning_dense': _claim(
+        'fpn',
+        'All thinned ViTs in segmentation',
+        'At equal cost, which rule keeps most of the mIoU? Nobody has '
+        'published this. All start from one trained Semantic FPN; no order '
+        'is expected but that each of the first budget stays within 2 points '
+        'of dense. The choices of this project are that EViT does not fuse '
+        'its tokens here, and that DynamicViT learns from the loss of the '
+        'task alone.',
+        deviation=0.8,
+    ),
+    'thinning_masks': _claim(
+        'masks',
+        'All thinned ViTs in instance segmentation',
+        'The same in Mask R-CNN, by the AP of masks.',
+        deviation=0.8,
+    ),
+}

@@ -1,0 +1,250 @@
+"""The report: a table, a picture and verdicts for each claim, from the
+results alone."""
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+
+from . import timing
+from .claims import CLAIMS, Check, Claim, expected_hours
+from .estimates import Estimate
+
+# By arm and seed.
+Results = dict[str, dict[int, dict]]
+
+HOLDS, NOT, OPEN = 'holds', 'does not hold', 'cannot be told at this size'
+NOT_RUN = 'not run'
+
+
+def verdict(check: Check, difference: Estimate) -> str:
+    """What the paired differences ``better`` - ``than`` say of a check.
+
+    It holds if the whole interval lies above -margin. It does not if the
+    interval leaves no room for a difference that matters.
+    """
+    if math.isinf(difference.half):
+        return OPEN
+    if difference.low > -check.margin:
+        return HOLDS
+    least = -check.margin if check.margin else check.matters
+    return NOT if difference.high < least else OPEN
+
+
+def read(folder: Path) -> Results:
+    """Results of arms that were tested."""
+    found: Results = {}
+    for path in sorted(folder.glob('*/*.json')):
+        result = json.loads(path.read_text())
+        if result['value'] is not None:
+            found.setdefault(result['arm'], {})[result['seed']] = result
+    return found
+
+
+def differences(check: Check, results: Results) -> list[float]:
+    """``better`` - ``than`` of each seed that both have."""
+    better, than = (results.get(a, {}) for a in (check.better, check.than))
+    return [
+        better[seed]['value'] - than[seed]['value']
+        for seed in sorted(better.keys() & than.keys())
+    ]
+
+
+def write(folder: Path, page: Path) -> None:
+    """Write the page and its pictures from what is in a folder."""
+    results, times = read(folder), timing.read(folder / timing.TIMES)
+    begun = {
+        name: claim
+        for name, claim in CLAIMS.items()
+        if any(arm in results for arm in claim.arms)
+    }
+    parts = ['# What the backbones learn', *_introduction(folder)]
+    if begun:
+        parts += ['## In short', _summary(begun, results)]
+    for name, claim in begun.items():
+        timed = times.get(name)
+        parts += [
+            f'## {claim.title}',
+            claim.says,
+            _extent(claim, results),
+            _table(claim, results, timed),
+            *_how_timed(timed),
+            _checks(claim, results),
+        ]
+        picture = folder / f'{name}.svg'
+        _plot(claim, results, timed, picture)
+        parts.append(f'![{claim.title}]({picture.relative_to(page.parent)})')
+    rest = [name for name in CLAIMS if name not in begun]
+    if rest:
+        parts += ['## Not run yet', *map(outlook, rest)]
+    page.write_text('\n\n'.join(parts) + '\n')
+
+
+def _introduction(folder: Path) -> list[str]:
+    """What stands above the claims, kept by hand."""
+    path = folder / 'introduction.md'
+    return [path.read_text().strip()] if path.is_file() else []
+
+
+def _verdicts(claim: Claim, results: Results) -> list[str]:
+    found = [differences(check, results) for check in claim.checks]
+    return [
+        verdict(check, Estimate.of(values)) if values else NOT_RUN
+        for check, values in zip(claim.checks, found)
+    ]
+
+
+def _summary(begun: dict[str, Claim], results: Results) -> str:
+    """How many checks of each claim came out how."""
+    heads = (HOLDS, NOT, OPEN, NOT_RUN)
+    lines = [
+        f'| | {" | ".join(heads)} |',
+        f'|---|{"---|" * len(heads)}',
+    ]
+    for claim in begun.values():
+        counts = Counter(_verdicts(claim, results))
+        cells = ' | '.join(str(counts[head] or '') for head in heads)
+        lines.append(f'| {claim.title} | {cells} |')
+    return '\n'.join(lines)
+
+
+def _extent(claim: Claim, results: Results) -> str:
+    """What was planned, and how much of it there is."""
+    seeds = [len(results.get(arm, {})) for arm in claim.arms]
+    planned = len(claim.seeds)
+    text = (
+        f'{planned} seeds were expected to tell differences of '
+        f'{claim.resolves:.1f} points.'
+    )
+    missing = sum(not number for number in seeds)
+    if missing:
+        text += f' {missing} of the {len(seeds)} arms were not run yet.'
+    fewest = min(filter(None, seeds))
+    if fewest < planned:
+        text += (
+            f' So far there are no more than {fewest} of {planned} seeds of '
+            'some arms: the verdicts may change.'
+        )
+    return text
+
+
+def outlook(name: str) -> str:
+    """What it takes to decide a claim."""
+    claim, hours = CLAIMS[name], expected_hours()[name]
+    return (
+        f'**{claim.title}.** {claim.says} {len(claim.arms)} arms, '
+        f'{len(claim.seeds)} seeds, to tell differences of '
+        f'{claim.resolves:.1f} points; some {hours:.1f} hours of two cores '
+        'after the claims before it.'
+    )
+
+
+def _table(claim: Claim, results: Results, timed: dict | None) -> str:
+    metric = next(
+        run['metric']
+        for arm in claim.arms
+        for run in results.get(arm, {}).values()
+    )
+    speedups = timed['speedup'] if timed else {}
+    heads = ['arm', metric, 'MACs']
+    if timed:
+        heads.append(f'times as fast as {timed["first"]}')
+    heads.append('seeds')
+    lines = [f'| {" | ".join(heads)} |', '|---' * len(heads) + '|']
+    for arm in claim.arms:
+        runs = list(results.get(arm, {}).values())
+        cells = [arm, NOT_RUN, '']
+        if runs:
+            value = Estimate.of([run['value'] for run in runs])
+            cells = [arm, str(value), f'{runs[0]["macs"] / 1e6:.1f} M']
+        if timed:
+            cells.append(f'{speedups[arm][0]:.2f}' if arm in speedups else '')
+        cells.append(str(len(runs) or ''))
+        lines.append(f'| {" | ".join(cells)} |')
+    return '\n'.join(lines)
+
+
+def _how_timed(timed: dict | None) -> list[str]:
+    if not timed:
+        return []
+    return [
+        f'The backbone alone, all arms in turns, {timed["rounds"]} rounds, '
+        f'batches of {timed["batch"]}: {timed["processor"]}, '
+        f'{timed["threads"]} threads, torch {timed["torch"]}. '
+        f'{timed["first"]} took {timed["milliseconds"]:.1f} ms.'
+    ]
+
+
+def _checks(claim: Claim, results: Results) -> str:
+    lines = ['| what | difference in points | verdict |', '|---|---|---|']
+    for check, word in zip(claim.checks, _verdicts(claim, results)):
+        found = differences(check, results)
+        difference = str(Estimate.of(found)) if found else ''
+        lines.append(f'| {check.says} | {difference} | {word} |')
+    return '\n'.join(lines)
+
+
+def _plot(
+    claim: Claim, results: Results, timed: dict | None, path: Path
+) -> None:
+    """The metric of each arm over its cost, and over its time if known."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    known = [arm for arm in claim.arms if arm in results]
+    costs = {
+        'million multiply-accumulates of the backbone, an image': {
+            arm: next(iter(results[arm].values()))['macs'] / 1e6
+            for arm in known
+        }
+    }
+    if timed:
+        costs[f'time of the backbone, over that of {timed["first"]}'] = {
+            arm: 1 / timed['speedup'][arm][0]
+            for arm in known
+            if arm in timed['speedup']
+        }
+    figure = Figure(figsize=(6.5 * len(costs), 4.5), layout='constrained')
+    panels = figure.subplots(1, len(costs), sharey=True, squeeze=False)[0]
+    for axes, (label, cost) in zip(panels, costs.items()):
+        for family in _families(cost):
+            _draw(axes, family, cost, results)
+        axes.set_xlabel(label)
+        axes.grid(alpha=0.3)
+    metric = next(iter(results[known[0]].values()))['metric']
+    panels[0].set_ylabel(metric)
+    # The same results give the same file.
+    with rc_context({'svg.hashsalt': 'clustr_mm'}):
+        figure.savefig(path, metadata={'Date': None})
+
+
+def _families(arms: dict[str, float]) -> list[list[str]]:
+    """Arms that differ in the number at their end alone, together."""
+    found: dict[str, list[str]] = {}
+    for arm in arms:
+        stem, _, number = arm.rpartition('_')
+        found.setdefault(stem if number.isdigit() else arm, []).append(arm)
+    return list(found.values())
+
+
+def _draw(axes, family: list[str], cost: dict, results: Results) -> None:
+    """A point with its interval for each arm, joined by a line."""
+    values = [
+        Estimate.of([run['value'] for run in results[arm].values()])
+        for arm in family
+    ]
+    axes.errorbar(
+        [cost[arm] for arm in family],
+        [value.mean for value in values],
+        [0 if math.isinf(value.half) else value.half for value in values],
+        fmt='o-',
+        capsize=3,
+    )
+    for arm, value in zip(family, values):
+        axes.annotate(
+            arm,
+            (cost[arm], value.mean),
+            xytext=(5, 4),
+            textcoords='offset points',
+            fontsize=7,
+        )

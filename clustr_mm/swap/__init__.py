@@ -1,0 +1,1 @@
+"""One of our backbones in somebody else's config."""
