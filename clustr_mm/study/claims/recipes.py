@@ -3,7 +3,7 @@
 from .parts import Arm, epochs
 
 # The trained ViT that others start from.
-TRUNK = Arm('vit_cifar10.py', epochs(6))
+TRUNK = Arm('vit_cifar10.py', epochs(3))
 FROM_TRUNK = {'load_from': 'vit'}
 # Between trainings a look at a part of the test pictures is enough.
 _LOOK = {'val_dataloader.dataset.indices': 2000}
