@@ -1,11 +1,12 @@
 """What holds DynamicViT to the shares of tokens that it is to keep."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 import torch
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
-from torch import Tensor
+from torch import Tensor, nn
 
 from clustr_mm.backbones.dynamic_vit import PredictedTokens
 from clustr_mm.registry import HOOKS
@@ -69,6 +70,8 @@ class RatioLoss(Hook):
     def __init__(self, weight: float = 2.0, per_image: bool = False):
         self.weight = weight
         self.per_image = per_image
+        self._decisions: Sequence[Tensor] = ()
+        self._handles = []
 
     def before_train(self, runner: Runner) -> None:
         model = unwrapped(runner.model)
@@ -77,36 +80,35 @@ class RatioLoss(Hook):
             raise ValueError(
                 'RatioLoss needs a DynamicViT, but this model has none'
             )
-        own = model.loss
-
-        def loss(*args, **kwargs) -> dict:
-            return self._with_ratio(own, stages, *args, **kwargs)
-
-        model.loss = loss
+        shares = [stage.keep for stage in stages]
+        self._handles = [
+            stages[-1].register_forward_hook(self._note_decisions),
+            model.register_forward_hook(
+                partial(self._add_loss, shares), with_kwargs=True
+            ),
+        ]
 
     def after_train(self, runner: Runner) -> None:
-        # The class's own is left.
-        del unwrapped(runner.model).loss
-
-    def _with_ratio(
-        self,
-        own: Callable[..., dict],
-        stages: Sequence[PredictedTokens],
-        *args,
-        **kwargs,
-    ) -> dict:
-        trails = []
-
-        def look(stage, inputs, output):
-            trails.append(inputs[1])
-
-        handle = stages[-1].register_forward_hook(look)
-        try:
-            losses = own(*args, **kwargs)
-        finally:
+        for handle in self._handles:
             handle.remove()
-        shares = [stage.keep for stage in stages]
-        more = ratio_losses(
-            trails[-1].decisions, shares, self.weight, self.per_image
-        )
+
+    def _note_decisions(
+        self, stage: PredictedTokens, args: tuple, output: Tensor
+    ) -> None:
+        _, trail = args[:2]
+        self._decisions = trail.decisions
+
+    def _add_loss(
+        self,
+        shares: Sequence[float],
+        model: nn.Module,
+        args: tuple,
+        kwargs: dict,
+        losses: dict,
+    ) -> dict | None:
+        # Validations between the epochs ask for something else.
+        if kwargs.get('mode') != 'loss':
+            return None
+        decisions, self._decisions = self._decisions, ()
+        more = ratio_losses(decisions, shares, self.weight, self.per_image)
         return {**losses, **more}

@@ -1,10 +1,12 @@
 """The ratio loss in models that know nothing of it."""
 
 import pytest
+import torch
 from mmengine.hooks import Hook
 from mmengine.registry import init_default_scope
 
-from tests.test_training.small import classifier, runner
+from clustr_mm.training import RatioLoss
+from tests.test_training.small import classifier, images, runner, samples
 
 pytest.importorskip('mmpretrain')
 
@@ -16,13 +18,14 @@ def _scope():
 
 
 class Watch(Hook):
-    """Keep what the model's losses were."""
+    """Keep what the model's losses were, and that its methods are its own."""
 
     def __init__(self):
         self.seen = []
 
     def after_train_iter(self, runner, batch_idx, data_batch, outputs):
         self.seen.append({k: v.item() for k, v in outputs.items()})
+        assert not {'loss', 'forward'} & set(vars(runner.model))
 
 
 def test_any_model_is_held_to_its_shares(tmp_path):
@@ -37,8 +40,25 @@ def test_any_model_is_held_to_its_shares(tmp_path):
         assert seen['loss_ratio'] == pytest.approx(expected, rel=1e-4)
         assert seen['loss'] > seen['loss_ratio']
     # The loss of the task alone is left.
-    assert model.loss == type(model).loss.__get__(model)
-    assert not model.backbone.reducers[-1]._forward_hooks
+    model.train()
+    losses = model(images(2), samples(2), mode='loss')
+    assert set(losses) == {'loss'}
+    assert not any(part._forward_hooks for part in model.modules())
+
+
+def test_predictions_between_are_as_they_were(tmp_path):
+    """A hook that adds losses looks at nothing else."""
+    model = classifier('DynamicViT', backbone=dict(keep=[0.75, 0.25]))
+    small = runner(model, tmp_path)
+    hook = RatioLoss()
+    hook.before_train(small)
+    model.eval()
+    with torch.no_grad():
+        found = model(images(2), samples(2), mode='predict')
+        scores = model(images(2), mode='tensor')
+    assert [sample.pred_score.shape for sample in found] == [(3,), (3,)]
+    assert scores.shape == (2, 3)
+    hook.after_train(small)
 
 
 def test_needs_a_dynamic_vit(tmp_path):
