@@ -55,7 +55,7 @@ MORE_TESTS = {
     'checkpoints/download.py': ['test_published.py'],
     'checkpoints/layouts.py': ['test_checkpoints.py'],
     'checkpoints/load.py': ['test_checkpoints.py', 'test_safe_loading.py'],
-    'checkpoints/patches.py': ['test_safe_loading.py'],
+    'checkpoints/replacements.py': ['test_safe_loading.py'],
     'checkpoints/publishing.py': ['test_publish_model.py'],
     'checkpoints/random_states.py': ['test_interruption.py'],
     'checkpoints/resuming.py': [

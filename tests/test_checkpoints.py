@@ -13,7 +13,7 @@ from clustr_mm.backbones.evit import EViT
 from clustr_mm.backbones.hvt import HVT
 from clustr_mm.backbones.lvvit import DynamicLVViT, LVViT
 from clustr_mm.backbones.vit import ThinViT
-from clustr_mm.checkpoints import patches
+from clustr_mm.checkpoints import replacements
 from clustr_mm.checkpoints.layouts import (
     LAYOUTS,
     CheckpointError,
@@ -247,7 +247,7 @@ def test_programs_read_what_tools_do(is_tool, tmp_path, monkeypatch):
     """What a run has written, and nothing that runs anything."""
     if is_tool:
         monkeypatch.setattr(torch, 'load', torch.load)
-        patches.install()
+        replacements.install()
     hub = MessageHub.get_instance('test_programs_read_what_tools_do')
     hub.update_scalar('train/loss', np.float32(2.0))
     weights = {'a': torch.ones(2)}

@@ -57,6 +57,11 @@ def test_pages_list_the_rooms():
     design = table('docs/design.md')
     assert set(design) == rooms | {''}
     assert table('CONTRIBUTING.md') == design
+    beside = {path.stem for path in import_graph.PACKAGE.glob('*.py')}
+    assert set(re.findall(r'\w+', design[''])) >= beside - {
+        '__init__',
+        'version',
+    }
 
 
 def test_importing_the_package_costs_models_alone(tmp_path):

@@ -12,7 +12,7 @@ import torch
 from mmengine.logging import HistoryBuffer, MessageHub
 from mmengine.runner import CheckpointLoader
 
-from clustr_mm.checkpoints import patches
+from clustr_mm.checkpoints import replacements
 from clustr_mm.checkpoints.safe_loading import UnsafeCheckpointError, load
 from clustr_mm.errors import UserError
 from tests import small_training
@@ -38,7 +38,7 @@ def attack(mark):
 @pytest.fixture
 def _installed(monkeypatch):
     monkeypatch.setattr(torch, 'load', torch.load)
-    patches.install()
+    replacements.install()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import _checkout  # noqa: F401
 from clustr_mm import configs, outputs
 from clustr_mm.analysis.models import read_config, usual_size
 from clustr_mm.arguments import add_shape
-from clustr_mm.checkpoints import patches, safe_loading
+from clustr_mm.checkpoints import replacements, safe_loading
 from clustr_mm.errors import reported
 from clustr_mm.export.onnx import (
     check_packages,
@@ -52,7 +52,7 @@ def parse_args():
 def main():
     args = parse_args()
     check_packages()
-    patches.install(trusted=args.trust_checkpoint)
+    replacements.install(trusted=args.trust_checkpoint)
     cfg = read_config(args.config, args.cfg_options)
     shape = args.shape or usual_size(cfg)
     checkpoint = None if args.checkpoint == 'none' else args.checkpoint

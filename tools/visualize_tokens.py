@@ -17,7 +17,7 @@ import torch
 from clustr_mm import configs
 from clustr_mm.analysis.models import build_model, read_config
 from clustr_mm.arguments import number
-from clustr_mm.checkpoints import patches, safe_loading
+from clustr_mm.checkpoints import replacements, safe_loading
 from clustr_mm.checkpoints.load import load_weights
 from clustr_mm.errors import UserError, reported
 from clustr_mm.visualization.explorer import Subject
@@ -106,7 +106,7 @@ def load(config: str, checkpoint: str | None, options: dict) -> Subject:
 
 def main():
     args = parse_args()
-    patches.install(trusted=args.trust_checkpoint)
+    replacements.install(trusted=args.trust_checkpoint)
     paths = find_images(args.images)
     gallery = Gallery(
         [load(*found, args.cfg_options) for found in pair(args.models)],

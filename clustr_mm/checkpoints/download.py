@@ -1,7 +1,6 @@
 """A file from the web: the one that was meant, whole, or none."""
 
 import html
-import os
 import re
 from collections.abc import Callable
 from http.client import HTTPException, HTTPResponse
@@ -11,6 +10,7 @@ from urllib.request import Request, urlopen
 from torch.hub import tqdm
 
 from clustr_mm.errors import UserError, summary
+from clustr_mm.outputs import complete_file
 
 SILENCE = 30  # seconds without a byte after which a server is given up
 _CHUNK = 1 << 20
@@ -34,15 +34,12 @@ def download(
     Raises:
         DownloadError: If it did not come, or something else did.
     """
-    # The same name each time, so that what a killed process has left behind
-    # is written over by the next.
-    part = path.with_name(f'.{path.name}.part')
     try:
-        request = Request(url, headers={'User-Agent': 'clustr_mm'})
-        with urlopen(request, timeout=SILENCE) as response:
-            _save(response, part)
-        check(part)
-        os.replace(part, path)
+        with complete_file(path) as part:
+            request = Request(url, headers={'User-Agent': 'clustr_mm'})
+            with urlopen(request, timeout=SILENCE) as response:
+                _save(response, part)
+            check(part)
     # Among the latter: no host, refused, 404, silence.
     except (HTTPException, OSError) as error:
         raise DownloadError(summary(error, 200)) from error
@@ -50,8 +47,6 @@ def download(
         raise DownloadError(str(error).replace(str(part), 'what came')) from (
             error
         )
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _save(response: HTTPResponse, part: Path) -> None:

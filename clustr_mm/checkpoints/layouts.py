@@ -16,7 +16,7 @@ from torch import Tensor
 
 from clustr_mm.errors import UserError, summary
 from clustr_mm.outputs import write_atomically
-from . import patches, safe_loading
+from . import replacements, safe_loading
 
 StateDict = dict[str, Tensor]
 
@@ -228,7 +228,8 @@ def read(path: str | Path) -> StateDict:
     try:
         file = safe_loading.load(path, map_location='cpu')
     except UserError as error:
-        if patches.is_installed():  # by a tool, whose arguments that names
+        # By a tool, whose arguments that names.
+        if replacements.is_installed():
             raise
         raise _refusal(path, error) from error
     return weights_in(file, path)

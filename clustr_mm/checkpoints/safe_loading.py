@@ -22,7 +22,7 @@ from mmengine.logging import HistoryBuffer
 
 from clustr_mm.errors import UserError, missing
 
-# Not what `clustr_mm.checkpoints.patches` may put in its place.
+# Not what `clustr_mm.checkpoints.replacements` may put in its place.
 _torch_load = torch.load
 # Whether the user has said so for all files of this process.
 _trusts_all = False

@@ -17,7 +17,7 @@ from mmengine.runner import Runner
 from torch import nn
 
 from clustr_mm import configs, outputs
-from clustr_mm.checkpoints import patches, published, safe_loading
+from clustr_mm.checkpoints import published, replacements, safe_loading
 from clustr_mm.checkpoints.resuming import newest_resumable
 from clustr_mm.errors import UserError, missing
 from clustr_mm.toolboxes import toolbox_of
@@ -52,7 +52,7 @@ def load_config(args: argparse.Namespace) -> Config:
     """Read the config file and apply the arguments of `add_arguments`."""
     if args.local_rank is not None:
         os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
-    patches.install(trusted=args.trust_checkpoint)
+    replacements.install(trusted=args.trust_checkpoint)
     cfg = configs.read(args.config, args.cfg_options)
     cfg.launcher = args.launcher
     toolbox_of(cfg).require()

@@ -80,8 +80,8 @@ class Maps:
         """Which maps are meant, if their channels tell; some necks begin with
         the deepest or do without the first."""
         known = [output.channels for output in self.old]
-        told = len(set(known)) == len(known) == len(self.new)
-        if not told or not set(channels) <= set(known):
+        is_unique = len(set(known)) == len(known) == len(self.new)
+        if not is_unique or not set(channels) <= set(known):
             return []
         return [known.index(number) for number in channels]
 

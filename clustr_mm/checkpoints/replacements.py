@@ -19,11 +19,24 @@ a config by other tools runs without.
     of all toolboxes compare the name with ``'Pretrained'``, so that another
     name in a config would have them treat the weights as random ones.
 
-On single objects two hooks and a runner do the same, whoever runs the config:
-``step`` of an optimizer is replaced by `training.schedules.before_each_step`,
-as torch 2.1 ends the hooks that it has for this once it compiles a model; and
-``pipeline`` of a data set by `runs.label_checks.name_files`, as MMDetection's
-``PipelineSwitchHook`` does, since a loop starts its workers as it is built.
+Two more replace something of a single object, whoever runs the config: they
+stand in it by the name of a hook or of the runner.
+
+``step`` of an optimizer
+    by `training.schedules.before_each_step`, for the hooks `StopOnBadLoss` and
+    `FreezeUntil`: MMEngine has no hook between the gradients and the step,
+    and torch 2.1 drops the hooks that torch has for it once it compiles a
+    model. Wrappers of optimizers differ in what they do right before the
+    step, such as to unscale and to clip, so that each, those of users
+    included, would need a subclass. The schedulers of torch and MMEngine
+    replace ``step``, too.
+
+``pipeline`` of a data set
+    by `runs.label_checks.name_files`, for the runners of `runs.runner`, as
+    MMDetection's ``PipelineSwitchHook`` does. A hook would come too late: a
+    loop starts the workers of its loader as it is built. A transform around
+    the others in the config would hide them from all who look for them there,
+    such as the toolboxes' inferencers.
 """
 
 import functools
