@@ -21,6 +21,9 @@ HRNETV2 = (
     'mmpose::face_2d_keypoint/topdown_heatmap/300w/'
     'td-hm_hrnetv2-w18_8xb64-60e_300w-256x256.py'
 )
+FASTFCN = (
+    'mmseg::fastfcn/fastfcn_r50-d32_jpu_psp_4xb2-80k_cityscapes-512x1024.py'
+)
 EVIT = 'evit/evit_s_k07_imagenet.py'
 slow = pytest.mark.slow
 
@@ -69,6 +72,7 @@ MORE_SWAPS = [
         'mmseg::pspnet/pspnet_r50-d8_4xb4-160k_ade20k-512x512.py',
         'token_pooling_s_k07',
     ),
+    *((FASTFCN, 'clustr_t'), (FASTFCN, 'evit_s_k07')),
     ('mmseg::ocrnet/ocrnet_hr18_4xb4-160k_ade20k-512x512.py', 'clustr_t'),
     (
         'mmseg::vit/vit_deit-s16_mln_upernet_8xb2-160k_ade20k-512x512.py',
@@ -317,14 +321,27 @@ def test_which_maps_a_part_looks_at():
     assert channels(dict(in_channels=[256, 512, 1024, 2048])) == [
         *(64, 128, 256, 512)
     ]
-    # YOLOv3's neck begins with the deepest, FastFCN's leaves out the first.
+    # YOLOv3's neck begins with the deepest; FastFCN's leaves out the first,
+    # and takes a tuple alone.
     assert channels(dict(in_channels=[2048, 1024, 512])) == [512, 256, 128]
+    assert channels(dict(in_channels=(512, 1024, 2048))) == (128, 256, 512)
     assert channels(dict(in_channels=1024)) == 256
     assert channels(dict(in_channels=2048, in_index=3)) == 512
     # A plain ViT's maps are all alike: only their order tells.
     alike = Maps([Output(384, 16)] * 4, new).channels
     assert alike(dict(in_channels=[384, 384])) == [64, 128]
     assert alike(dict(in_channels=384)) == 512
+
+
+def test_heads_behind_a_neck_that_hands_on_maps():
+    """JPU joins all maps for one head, and gives another the second."""
+    cfg = Config.fromfile(find_config(FASTFCN))
+    cfg.model.neck.mid_channels = 8  # of which it makes four times as many
+    cfg.model.decode_head.in_channels = 32
+    model = plan(cfg, preset('clustr_t')).settings['model']
+    assert model['neck']['in_channels'] == (128, 256, 512)
+    assert model['auxiliary_head'] == dict(in_channels=256)
+    assert 'decode_head' not in model
 
 
 RESNET = dict(type='ResNet', depth=18)

@@ -25,6 +25,8 @@ FPN_CHANNELS = 256
 # Necks that make a pyramid of a plain ViT's maps, in MMSegmentation: they
 # belong to the backbone.
 PYRAMIDS = ('MultiLevelNeck', 'Feature2Pyramid')
+# Necks that hand on some maps as they are: FastFCN's second head looks at one.
+HANDING_ON = ('JPU',)
 # What certain parts of a model need and none of our backbones has.
 IMPOSSIBLE = {
     'DeiTClsHead': 'the token that DeiT distils to',
@@ -61,8 +63,9 @@ class Maps:
             changes['c1_in_channels'] = self.new[0].channels
         return changes
 
-    def channels(self, part: dict) -> int | list[int]:
-        """The channels of the maps that a part of the model looks at."""
+    def channels(self, part: dict) -> int | list[int] | tuple[int, ...]:
+        """The channels of the maps that a part of the model looks at, as a
+        list or a tuple as they were: FastFCN's neck takes tuples alone."""
         in_channels, index = part['in_channels'], part.get('in_index')
         last = len(self.new) - 1
         many = isinstance(in_channels, (list, tuple))
@@ -74,7 +77,7 @@ class Maps:
         elif isinstance(index, int):
             index = [index]
         found = [self.new[min(i, last)].channels for i in index]
-        return found if many else found[0]
+        return type(in_channels)(found) if many else found[0]
 
     def _places(self, channels: list[int]) -> list[int]:
         """Which maps are meant, if their channels tell; some necks begin with
@@ -221,12 +224,22 @@ def _plan_dense(
     else:
         pyramid, new = _pyramid(swap, new[0], strides)
         _set_necks(swap, model, neck, [pyramid], Maps(old, new))
-    # Behind a neck with channels of its own, heads see what they saw before.
-    if not _has_channels(neck):
-        if neck is not None:
-            old, new = (after(neck, o, toolbox.scope) for o in (old, new))
-        _set_heads(swap, model, Maps(old, new), toolbox.scope)
+    maps = _behind_neck(neck, Maps(old, new), toolbox.scope)
+    if maps:
+        _set_heads(swap, model, maps, toolbox.scope)
     return swap
+
+
+def _behind_neck(neck, maps: Maps, scope: str) -> Maps | None:
+    """What the heads look at, unless it is what they saw before."""
+    if neck is None:
+        return maps
+    fed = neck
+    if _has_channels(neck):
+        if type_of(neck) not in HANDING_ON:
+            return None
+        fed = dict(neck, in_channels=maps.channels(neck))
+    return Maps(after(neck, maps.old, scope), after(fed, maps.new, scope))
 
 
 def _levels(old: list[Output], exact: bool) -> tuple[int, ...]:
