@@ -107,10 +107,10 @@ def test_one_image_is_copied_no_more_than_two(name):
 @pytest.mark.parametrize(
     ('name', 'most'),
     [
-        ('kmedoids', 850),
-        ('kmeans', 650),
-        ('importance', 270),
-        ('tome', 300),
+        ('kmedoids', 600),
+        ('kmeans', 515),
+        ('importance', 265),
+        ('tome', 245),
         ('evit', 150),
         ('dynamicvit', 150),
     ],

@@ -15,7 +15,7 @@ from clustr_mm.arguments import check_shares, check_types
 from clustr_mm.layers.reducer import Reducer
 from clustr_mm.registry import MODELS
 from clustr_mm.tokens.compiling import ranking
-from clustr_mm.tokens.merging import cluster_mean
+from clustr_mm.tokens.merging import weighted_sums
 from clustr_mm.tokens.trail import Trail, inverse
 from .vit import ThinViT, check_per_block, vit_arch
 
@@ -50,10 +50,9 @@ class MergedTokens(Reducer):
             return x
         labels = match(keys, num_merged, self.with_cls_token)
         num_left = num_tokens - num_merged
-        # In float32 at least, like the sizes.
-        merged = cluster_mean(x, labels, num_left, trail.sizes(x))
-        trail.merge(labels, num_left)
-        return merged.to(x.dtype)
+        total, sizes = weighted_sums(x, labels, num_left, trail.sizes(x))
+        trail.merge(labels, num_left, sizes[..., 0])
+        return (total / sizes).to(x.dtype)
 
 
 @torch.no_grad()

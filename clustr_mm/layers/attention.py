@@ -89,17 +89,18 @@ class Attention(BaseModule):
             tuple[Tensor, Tensor | None]: Tokens [B, N, C] and the
             statistic.
         """
-        q, k, v, scale = self._project(x)
+        in_tiles = policy is not None or statistic == 'column_sum'
+        q, k, v, scale = self._project(x, in_tiles)
         drop = self.attn_drop_rate if self.training else 0.0
         if bias is not None:
             bias = bias[:, None, None].to(q.dtype)
         found = None
-        if policy is None and statistic != 'column_sum':
+        if in_tiles:
+            out, sums = _attend_in_tiles(q * scale, k, v, bias, policy, drop)
+        else:
             out = F.scaled_dot_product_attention(
                 q, k, v, attn_mask=bias, dropout_p=drop, scale=scale
             )
-        else:
-            out, sums = _attend_in_tiles(q * scale, k, v, bias, policy, drop)
         if statistic == 'column_sum':
             found = sums
         elif statistic == 'class_row':
@@ -110,14 +111,17 @@ class Attention(BaseModule):
         out = self.proj(out.transpose(1, 2).flatten(2))
         return self.drop(out), found
 
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
-        """Queries, keys, values [B, heads, N, D] and the logits' factor."""
-        q, k, v = (
-            self.qkv(x)
-            .unflatten(2, (3, self.num_heads, -1))
-            .permute(2, 0, 3, 1, 4)
-            .unbind()
-        )
+    def _project(
+        self, x: Tensor, contiguous: bool
+    ) -> tuple[Tensor, Tensor, Tensor, float]:
+        """Queries, keys, values [B, heads, N, D] and the logits' factor.
+
+        Products of matrices want them ``contiguous``, and would copy each
+        by itself.
+        """
+        heads = self.qkv(x).unflatten(2, (3, self.num_heads, -1))
+        heads = heads.permute(2, 0, 3, 1, 4)
+        q, k, v = (heads.contiguous() if contiguous else heads).unbind()
         if self.qk_norm is None:
             return q, k, v, q.shape[-1] ** -0.5
         q, k = _unit(q), _unit(k)

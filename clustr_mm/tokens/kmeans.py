@@ -23,7 +23,7 @@ from torch import Tensor
 
 from .compiling import is_exporting
 from .merging import cluster_mean, cluster_sum
-from .trail import take
+from .trail import take, take_rows
 
 # Distances computed at a time for an image: 16 MB in float32. Neither this
 # nor the next depends on the batch, so that an image's result does not.
@@ -32,6 +32,8 @@ _TILE = 2**22
 _TABLE = 1024
 # Distances are off by this many rounding errors of the squared norms.
 _MARGIN = 4
+# More than there are tokens.
+_BEYOND = 2**62
 
 
 class Assigned(NamedTuple):
@@ -39,9 +41,10 @@ class Assigned(NamedTuple):
 
     labels: Tensor  # [B, N]
     # Of each token as its cluster's medoid (eq. 17), up to a factor and a
-    # constant a cluster, and how far rounding errors put it off, [B, N].
-    cost: Tensor
-    doubt: Tensor
+    # constant a cluster: what it costs at most and at least, for all that
+    # is known despite rounding errors, [B, N].
+    most: Tensor
+    least: Tensor
     total: Tensor  # weight of each cluster, up to a factor, [B, K]
 
 
@@ -64,12 +67,12 @@ def kmeans(
     with torch.autocast(x.device.type, enabled=False):
         points, weight, origin = _prepare(x, weight)
         with torch.no_grad():
-            centers, norms = take(points, init), _norms(points)
+            centers, slack = take(points, init), _slack(points)
             num = centers.shape[1]
             for _ in range(iters - 1):
-                labels = _nearest(points, norms, centers)
+                labels = _nearest(points, slack, centers)
                 centers = cluster_mean(points, labels, num, weight, centers)
-            labels = _nearest(points, norms, centers)
+            labels = _nearest(points, slack, centers)
         # A cluster without tokens, or whose tokens weigh nothing, keeps its
         # center.
         centers = cluster_mean(points, labels, num, weight, centers)
@@ -97,11 +100,15 @@ def kmedoids(
         points, weight, _ = _prepare(x, weight)
         prepare = _by_table if x.shape[1] <= _TABLE else _by_tiles
         assign = prepare(points, weight)
-        medoids = init
+        # Medoids are looked up in each iteration, so they are numbered
+        # through all images.
+        places = torch.arange(weight.numel(), device=x.device)
+        places = places.view_as(weight)
+        medoids = init + places[:, :1]
         for _ in range(iters):
             found = assign(medoids)
-            medoids = _cheapest_or(medoids, *found)
-    return found.labels, medoids
+            medoids = _cheapest_or(medoids, places, *found)
+    return found.labels, medoids - places[:, :1]
 
 
 def _check(x: Tensor, init: Tensor, weight: Tensor | None, iters: int) -> None:
@@ -135,7 +142,7 @@ def _prepare(
     return x - origin, weight, origin
 
 
-def _nearest(x: Tensor, norms: Tensor, centers: Tensor) -> Tensor:
+def _nearest(x: Tensor, slack: Tensor, centers: Tensor) -> Tensor:
     """The nearest center of each token (eqs. 14 and 16), [B, N].
 
     Distances that differ by rounding errors, which are in proportion to the
@@ -143,15 +150,15 @@ def _nearest(x: Tensor, norms: Tensor, centers: Tensor) -> Tensor:
     centers different last bits.
     """
     size = max(1, _TILE // centers.shape[1])
-    center_norms = _norms(centers)[..., None]
+    margin, norms = _margin(x), _norms(centers)[..., None]
     labels = []
-    for tile, tile_norms in zip(x.split(size, 1), norms.split(size, 1)):
+    for tile, tile_slack in zip(x.split(size, 1), slack.split(size, 1)):
         # But for |x|^2, which changes no order.
-        distances = torch.baddbmm(center_norms, centers, tile.mT, alpha=-2)
-        doubt = _margin(x) * center_norms
-        least = (distances + doubt).amin(1, keepdim=True)
-        least = least + 2 * _margin(x) * tile_norms[:, None]
-        labels.append(_first_true(distances.sub_(doubt) <= least))
+        distances = torch.baddbmm(norms, centers, tile.mT, alpha=-2)
+        most = torch.add(distances, norms, alpha=margin)
+        least = distances.sub_(norms, alpha=margin)
+        bound = most.amin(1, keepdim=True) + tile_slack[:, None]
+        labels.append(_first_true(least <= bound))
     return labels[0] if len(labels) == 1 else torch.cat(labels, 1)
 
 
@@ -166,34 +173,34 @@ def _norms(x: Tensor) -> Tensor:
     return x.square().sum(-1)
 
 
+def _slack(x: Tensor) -> Tensor:
+    """How far apart the squared norms of tokens put equal distances."""
+    return 2 * _margin(x) * _norms(x)
+
+
 def _margin(x: Tensor) -> float:
     return _MARGIN * torch.finfo(x.dtype).eps
 
 
 def _by_table(x: Tensor, weight: Tensor) -> Callable[[Tensor], Assigned]:
     """Look up all distances in one matrix: every medoid is a token."""
-    norms = _norms(x)
-    doubts = _margin(x) * norms[..., None]
-    table = torch.baddbmm(norms[:, None] + norms[..., None], x, x.mT, alpha=-2)
-    table = table.clamp_(0)
-    # The most that the distances of a row to all tokens may be, beside the
-    # least; see `_nearest`.
-    most = table + doubts + 2 * _margin(x) * norms[:, None]
-    bounds = torch.cat([most, table - doubts], 2)
+    norms, num_tokens = _norms(x), x.shape[1]
+    both = norms[:, None] + norms[..., None]
+    table = torch.baddbmm(both, x, x.mT, alpha=-2).clamp_(0)
+    most = torch.add(table, both, alpha=_margin(x))
+    least = torch.sub(table, both, alpha=_margin(x))
+    bounds = torch.cat([most, least, torch.ones_like(norms)[..., None]], 2)
     # What is summed over clusters, in one go.
-    margins = torch.full_like(doubts, _margin(x))
-    weighted = weight[..., None] * torch.cat([table, doubts, margins], 2)
-    num_tokens = x.shape[1]
+    weighted = weight[..., None] * bounds
 
     def assign(medoids: Tensor) -> Assigned:
-        most, least = take(bounds, medoids).split(num_tokens, 2)
+        rows = take_rows(bounds, medoids)
+        most, least = rows[..., :-1].split(num_tokens, 2)
         labels = _first_true(least <= most.amin(1, keepdim=True))
         sums = cluster_sum(weighted, labels, medoids.shape[1])
-        cost = sums.gather(1, labels[:, None])[:, 0]
-        pairs = labels[..., None].expand(-1, -1, 2)
-        others, total = sums[..., num_tokens:].gather(1, pairs).unbind(2)
-        doubt = torch.addcmul(others, total, norms)
-        return Assigned(labels, cost, doubt, sums[..., -1])
+        own = labels[:, None, None].expand(-1, -1, 2, -1)
+        costs = sums[..., :-1].unflatten(2, (2, -1)).gather(1, own)
+        return Assigned(labels, *costs[:, 0].unbind(1), sums[..., -1])
 
     return assign
 
@@ -206,39 +213,39 @@ def _by_tiles(x: Tensor, weight: Tensor) -> Callable[[Tensor], Assigned]:
     cluster's tokens like the sum of distances to all of them.
     """
 
-    norms = _norms(x)
+    slack = _slack(x)
 
     def assign(medoids: Tensor) -> Assigned:
-        centers = take(x, medoids)
-        labels = _nearest(x, norms, centers)
+        centers = take_rows(x, medoids)
+        labels = _nearest(x, slack, centers)
         # Relative to the old medoid, rounding errors are as small as the
         # cluster, and of a pair of tokens both are equally good.
         offset = x - take(centers, labels)
         means = cluster_mean(offset, labels, medoids.shape[1], weight)
         cost = _norms(offset - take(means, labels))
         total = cluster_sum(weight[..., None], labels, medoids.shape[1])
-        return Assigned(labels, cost, 8 * _margin(x) * cost, total[..., 0])
+        doubt = 8 * _margin(x) * cost
+        return Assigned(labels, cost + doubt, cost - doubt, total[..., 0])
 
     return assign
 
 
 def _cheapest_or(
     medoids: Tensor,
+    places: Tensor,
     labels: Tensor,
-    cost: Tensor,
-    doubt: Tensor,
+    most: Tensor,
+    least: Tensor,
     total: Tensor,
 ) -> Tensor:
     """The cheapest token of each cluster (eq. 17), the first if several.
 
     A cluster without weight keeps its old medoid.
     """
-    least = cost.new_full(medoids.shape, torch.inf)
-    least.scatter_reduce_(1, labels, cost + doubt, 'amin')
-    num_tokens = cost.shape[1]
-    is_dear = cost - doubt > least.gather(1, labels)
-    index = torch.arange(num_tokens, device=cost.device)
-    index = index.masked_fill(is_dear, num_tokens)
-    first = torch.full_like(medoids, num_tokens)
+    bound = most.new_full(medoids.shape, torch.inf)
+    bound.scatter_reduce_(1, labels, most, 'amin')
+    is_dear = least > bound.gather(1, labels)
+    index = torch.add(places, is_dear, alpha=_BEYOND)
+    first = torch.full_like(medoids, _BEYOND)
     first.scatter_reduce_(1, labels, index, 'amin')
     return torch.where(total > 0, first, medoids)

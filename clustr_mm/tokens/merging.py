@@ -83,27 +83,40 @@ def cluster_mean(
     A cluster that has no token, or whose weights are all zero, is
     ``otherwise``.
     """
+    total, weights = weighted_sums(x, labels, num_clusters, weight)
+    mean = total / weights.clamp_min(torch.finfo(total.dtype).tiny)
+    if isinstance(otherwise, Tensor):
+        mean = torch.where(weights > 0, mean, otherwise)
+    return mean.to(x.dtype)
+
+
+def weighted_sums(
+    x: Tensor, labels: Tensor, num_clusters: int, weight: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Sum each cluster's tokens times ``weight`` [B, N], and its weights.
+
+    Returns:
+        tuple[Tensor, Tensor]: Sums [B, M, C] and [B, M, 1], in float32 at
+        least.
+    """
     values = _precise(x)
     if weight is not None:
         weight = weight.to(values.dtype)
     if _has_matrix(labels, num_clusters):
         share = 1.0 if weight is None else weight[:, None]
         matrix = _matrix(share, labels, num_clusters, values)
-        total, mean = matrix.sum(-1, keepdim=True), _product(matrix, values)
-    else:
-        if weight is None:
-            weight = values.new_ones(x.shape[:2])
-        rows = number_clusters([labels], [num_clusters])
-        total, mean = (
-            _sum_rows(some, rows.index.flatten(), rows.num).unflatten(
-                0, (-1, num_clusters)
-            )
-            for some in (weight[..., None], values * weight[..., None])
+        return _product(matrix, values), matrix.sum(-1, keepdim=True)
+    if weight is None:
+        weight = values.new_ones(x.shape[:2])
+    weight = weight[..., None]
+    rows = number_clusters([labels], [num_clusters])
+    total, weights = (
+        _sum_rows(some, rows.index.flatten(), rows.num).unflatten(
+            0, (-1, num_clusters)
         )
-    mean = mean / total.clamp_min(torch.finfo(mean.dtype).tiny)
-    if isinstance(otherwise, Tensor):
-        mean = torch.where(total > 0, mean, otherwise)
-    return mean.to(x.dtype)
+        for some in (values * weight, weight)
+    )
+    return total, weights
 
 
 def cluster_softmax_means(

@@ -45,7 +45,7 @@ class Trail:
         # (0); they are all still there.
         self.decisions: list[Tensor] = []
         self._left: list[Tensor] = []
-        # What `sizes` found since the last report.
+        # What `sizes` found, or was told, since the last report.
         self._sizes: Tensor | None = None
 
     @property
@@ -71,11 +71,18 @@ class Trail:
             rank = inverse(order).clamp(max=num_kept)
             self._advance(rank, num_kept + 1)
 
-    def merge(self, labels: Tensor, num_tokens: int) -> None:
-        """Token i becomes a part of the new token ``labels[:, i]``."""
+    def merge(
+        self, labels: Tensor, num_tokens: int, sizes: Tensor | None = None
+    ) -> None:
+        """Token i becomes a part of the new token ``labels[:, i]``.
+
+        Whoever knows it says how many patches each new token has, as
+        ``sizes`` [B, num_tokens].
+        """
         self._report('merge')
         if self.track:
             self._advance(labels, num_tokens)
+            self._sizes = sizes
 
     def pool(self, shape: tuple[int, ...]) -> None:
         """Tokens were pooled over their sequence or grid to ``shape``."""
@@ -176,12 +183,16 @@ class Trail:
 
 def take(x: Tensor, index: Tensor) -> Tensor:
     """Tokens ``index`` [B, K] of ``x`` [B, N, C]: [B, K, C]."""
+    image = torch.arange(x.shape[0], device=x.device)[:, None]
+    return take_rows(x, torch.add(index, image, alpha=x.shape[1]))
+
+
+def take_rows(x: Tensor, number: Tensor) -> Tensor:
+    """The same, of tokens that are numbered through all images."""
     # Whole rows of a matrix are copied an order of magnitude faster than
     # `gather` picks their elements.
-    image = torch.arange(x.shape[0], device=x.device)[:, None]
-    index = torch.add(index, image, alpha=x.shape[1])
-    rows = x.flatten(0, 1).index_select(0, index.flatten())
-    return rows.unflatten(0, index.shape)
+    rows = x.flatten(0, 1).index_select(0, number.flatten())
+    return rows.unflatten(0, number.shape)
 
 
 def inverse(order: Tensor) -> Tensor:

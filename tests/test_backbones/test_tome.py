@@ -93,6 +93,7 @@ def test_two_reductions_by_hand():
             patches = sum((once[member] for member in members), [])
             owned = (trail.owners(2)[b] == number).nonzero()[:, 0].tolist()
             assert owned == sorted(patches)
+            assert trail.sizes(x)[b, number] == len(patches)
             torch.testing.assert_close(x[b, number], first[b, patches].mean(0))
 
 
