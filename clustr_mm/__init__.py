@@ -24,7 +24,7 @@ MODULE2PACKAGE.setdefault(__name__, __name__)
 
 
 @CheckpointLoader.register_scheme(prefixes='published:', force=True)
-def load_from_published(name: str, map_location=None) -> dict:
+def load_from_published(name: str, map_location: Any = None) -> dict:
     """What a config means by ``published:NAME``."""
     from .checkpoints import published
 

@@ -55,7 +55,7 @@ class _Options(DictAction):
                 ) from error
 
 
-def add_options(parser: argparse.ArgumentParser):
+def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the argument that overrides parts of a config."""
     parser.add_argument(
         '--cfg-options',
@@ -118,7 +118,7 @@ def _first(error: BaseException) -> BaseException:
     return error
 
 
-def override(cfg: Config, options: dict):
+def override(cfg: Config, options: dict) -> None:
     """Override parts of a config by their dotted paths."""
     known = KNOWN | set(cfg)
     for path, value in options.items():

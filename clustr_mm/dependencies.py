@@ -30,7 +30,7 @@ class DependencyError(UserError, ImportError):
     """A package is missing, broken, too old or too new."""
 
 
-def require(name: str, package: Package | None = None):
+def require(name: str, package: Package | None = None) -> None:
     """Raise an error that says what to install unless the package fits.
 
     Args:

@@ -83,7 +83,7 @@ def wait(running: list, report: Path) -> tuple[int, str]:
     return int(status), message
 
 
-def stop(running: list):
+def stop(running: list) -> None:
     """End what still runs: it cannot go on, and what it would say of the loss
     hides the reason."""
     for process in running:

@@ -33,7 +33,7 @@ from clustr_mm.arguments import add_shape, number
 from clustr_mm.errors import UserError, reported
 
 
-def parse_args():
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -166,7 +166,7 @@ def run(args: argparse.Namespace) -> Iterator[Result]:
             yield from compare_options(images, setting)
 
 
-def main():
+def main() -> None:
     args = parse_args()
     results, interrupted = [], False
     # The toolboxes log to the standard output, which is for the results.

@@ -17,7 +17,7 @@ from clustr_mm.checkpoints.layouts import (
 from clustr_mm.errors import reported
 
 
-def parse_args():
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('src', help='the published file, or published:NAME')
     parser.add_argument('dst', help='where the converted one goes')
@@ -36,7 +36,7 @@ def parse_args():
     return args
 
 
-def main():
+def main() -> None:
     args = parse_args()
     with reported():
         if published.is_name(args.src):

@@ -22,7 +22,7 @@ from clustr_mm.export.onnx import (
 )
 
 
-def parse_args():
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -49,7 +49,7 @@ def parse_args():
     return parser.parse_args()
 
 
-def main():
+def main() -> None:
     args = parse_args()
     check_packages()
     replacements.install(trusted=args.trust_checkpoint)

@@ -22,7 +22,7 @@ from clustr_mm.arguments import add_shape
 from clustr_mm.errors import reported
 
 
-def parse_args():
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('config', help='of any of the toolboxes')
     add_shape(parser)
@@ -31,7 +31,7 @@ def parse_args():
     return parser.parse_args()
 
 
-def main():
+def main() -> None:
     args = parse_args()
     # The toolboxes log to the standard output, which is for the result.
     with reported(), redirect_stdout(sys.stderr):

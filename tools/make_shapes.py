@@ -12,7 +12,7 @@ from clustr_mm.errors import reported
 from clustr_mm.shapes import TASKS, make_shapes
 
 
-def parse_args():
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--task', required=True, choices=list(TASKS))
     parser.add_argument(
@@ -42,7 +42,7 @@ def parse_args():
     return parser.parse_args()
 
 
-def main():
+def main() -> None:
     args = vars(parse_args())
     if args['size'] and len(args['size']) == 1:
         args['size'] = args['size'][0]

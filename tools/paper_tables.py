@@ -33,7 +33,7 @@ from clustr_mm.errors import UserError, reported
 DOCS = Path(__file__).resolve().parents[1] / 'docs'
 
 
-def parse_args():
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -81,7 +81,7 @@ def measure_all(chosen: Sequence[Row]) -> Iterator[tuple[Row, Measured]]:
             on_row(i)
 
 
-def main():
+def main() -> None:
     args = parse_args()
     if args.write_docs and not DOCS.is_dir():
         raise UserError(f'--write-docs needs a checkout: there is no {DOCS}')

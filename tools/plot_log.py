@@ -13,7 +13,7 @@ from clustr_mm.errors import UserError, reported
 from clustr_mm.outputs import check_file
 
 
-def parse_args():
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         'work_dirs', nargs='+', metavar='WORK_DIR', help='of a training'
@@ -33,7 +33,7 @@ def parse_args():
     return parser.parse_args()
 
 
-def main():
+def main() -> None:
     args = parse_args()
     out = check_file(args.out)
     runs = [read_run(work_dir) for work_dir in args.work_dirs]

@@ -14,7 +14,7 @@ from clustr_mm.errors import reported
 from clustr_mm.study.prepare import DATA, prepare
 
 
-def parse_args():
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         'source', type=Path, help='folder of the files that were downloaded'
@@ -33,7 +33,7 @@ def parse_args():
     return parser.parse_args()
 
 
-def main():
+def main() -> None:
     args = parse_args()
     for name in args.only:
         print(f'\n{name}')

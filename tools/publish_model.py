@@ -17,7 +17,7 @@ from clustr_mm.checkpoints.publishing import Published, publish
 from clustr_mm.errors import reported
 
 
-def parse_args():
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -46,7 +46,7 @@ def entry(written: Published, config: str) -> dict:
     return dict(found, Weights=f'https://.../{written.path.name}')
 
 
-def main():
+def main() -> None:
     args = parse_args()
     with reported():
         written = publish(args.src, args.dst)

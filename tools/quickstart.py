@@ -21,7 +21,7 @@ TOOLS = Path(__file__).parent
 CONFIG = TOOLS.parent / 'configs/quickstart/upernet_clustr_shapes.py'
 
 
-def parse_args():
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--out', default='work_dirs/quickstart', type=Path)
     parser.add_argument(
@@ -30,7 +30,7 @@ def parse_args():
     return parser.parse_args()
 
 
-def run(tool: str, *args):
+def run(tool: str, *args) -> None:
     """Run another tool, in a process of its own as a user would."""
     command = [sys.executable, str(TOOLS / tool), *map(str, args)]
     print('\n$', ' '.join(['python', f'tools/{tool}', *map(str, args)]))
@@ -39,7 +39,7 @@ def run(tool: str, *args):
         sys.exit(f'\nerror: tools/{tool} ended with status {status}')
 
 
-def main():
+def main() -> None:
     args = parse_args()
     data, work, maps = (args.out / n for n in ('data', 'work', 'maps'))
     print(f'Drawing {args.num} pictures to learn from')

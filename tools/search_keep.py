@@ -4,6 +4,7 @@ python tools/search_keep.py configs/token_pooling/search_deit_s_imagenet.py \\
     --base configs/token_pooling/token_pooling_s_l3_imagenet.py --out FILE
 """
 
+import argparse
 import os
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from clustr_mm.runs import launch
 from clustr_mm.wrappers import unwrapped
 
 
-def parse_args():
+def parse_args() -> argparse.Namespace:
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('config', help='of the search, with a KeepSearch')
     parser.add_argument(
@@ -46,7 +47,7 @@ def parse_args():
     return parser.parse_args()
 
 
-def check(cfg: Config, base: str, out: str):
+def check(cfg: Config, base: str, out: str) -> None:
     """Raise an error before the search rather than after it."""
     if cfg.model.get('type') != 'KeepSearch':
         raise UserError(
@@ -64,7 +65,7 @@ def check(cfg: Config, base: str, out: str):
     outputs.check_file(out)
 
 
-def write_config(out: str, base: str, keep: list[int], source: str):
+def write_config(out: str, base: str, keep: list[int], source: str) -> None:
     """Write a config that differs from ``base`` by the list."""
     out = Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +78,7 @@ def write_config(out: str, base: str, keep: list[int], source: str):
     outputs.write_atomically(out, text.encode())
 
 
-def main():
+def main() -> None:
     args = parse_args()
     cfg = launch.load_config(args)
     check(cfg, args.base, args.out)

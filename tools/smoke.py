@@ -19,7 +19,7 @@ from clustr_mm.runs.smoke import Outcome, main_configs, try_config
 TOOLS = Path(__file__).resolve().parent
 
 
-def parse_args():
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         '--only',
@@ -37,7 +37,7 @@ def parse_args():
     return parser.parse_args()
 
 
-def print_row(outcome: Outcome):
+def print_row(outcome: Outcome) -> None:
     print(
         f'{outcome.name:<45} {outcome.first_loss:>9.4g} '
         f'{outcome.last_loss:>9.4g} {outcome.metric:>9.4g} '
@@ -46,7 +46,7 @@ def print_row(outcome: Outcome):
     )
 
 
-def main():
+def main() -> None:
     args = parse_args()
     configs = main_configs(TOOLS.parent / 'configs', args.only)
     outcomes = []

@@ -12,7 +12,7 @@ from clustr_mm.errors import reported
 from clustr_mm.shapes.folders import split_folder
 
 
-def parse_args():
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('folder', help='has a folder for each class')
     parser.add_argument(
@@ -28,7 +28,7 @@ def parse_args():
     return args
 
 
-def main():
+def main() -> None:
     args = parse_args()
     counts = split_folder(**vars(args))
     for name, (num_train, num_val) in counts.items():

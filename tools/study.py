@@ -23,7 +23,7 @@ from clustr_mm.study.timing import TIMES
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def parse_args():
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest='command', required=True)
     commands.add_parser('plan', help='list the claims and what they take')
@@ -62,7 +62,7 @@ def parse_args():
     return parser.parse_args()
 
 
-def main():
+def main() -> None:
     args = parse_args()
     if args.command == 'plan':
         for name, hours in expected_hours().items():

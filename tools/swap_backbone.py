@@ -14,7 +14,7 @@ from clustr_mm.errors import reported
 from clustr_mm.swap.swapping import presets, swap_backbone
 
 
-def parse_args():
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         'base', help="config file, or a toolbox's own as mmseg::folder/file.py"
@@ -52,7 +52,7 @@ def parse_args():
     return parser.parse_args()
 
 
-def main():
+def main() -> None:
     args = parse_args()
     del args.dry_run  # there is no --out then
     notes = swap_backbone(**vars(args))

@@ -1,13 +1,15 @@
 """Evaluate a model of any config of MMPretrain, MMSegmentation, MMDetection
 or MMPose, with our backbones or without."""
 
+import argparse
+
 import _checkout  # noqa: F401
 
 from clustr_mm.errors import ArgumentParser, reported
 from clustr_mm.runs import launch
 
 
-def parse_args():
+def parse_args() -> argparse.Namespace:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument('config', help='config file')
     parser.add_argument('checkpoint', help='file or URL of the weights')
@@ -29,7 +31,7 @@ def parse_args():
     return parser.parse_args()
 
 
-def main():
+def main() -> None:
     args = parse_args()
     cfg = launch.load_config(args)
     launch.load_from(cfg, args.checkpoint)

@@ -31,7 +31,7 @@ from clustr_mm.visualization.gallery import (
 CONFIGS = ('.py', '.json', '.yaml', '.yml')
 
 
-def parse_args():
+def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('images', help='an image, or a folder of images')
     parser.add_argument(
@@ -104,7 +104,7 @@ def load(config: str, checkpoint: str | None, options: dict) -> Subject:
     return Subject(model, Path(config).name, weights, seen_size(cfg, model))
 
 
-def main():
+def main() -> None:
     args = parse_args()
     replacements.install(trusted=args.trust_checkpoint)
     paths = find_images(args.images)

@@ -63,7 +63,7 @@ class Setting:
         return f'{processor.name()}, {torch.get_num_threads()} threads'
 
     @contextmanager
-    def running(self):
+    def running(self) -> Iterator[None]:
         """As a user predicts or trains, maybe in autocast."""
         low = self.dtype != 'float32'
         dtype = getattr(torch, self.dtype) if low else None

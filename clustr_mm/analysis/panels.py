@@ -27,7 +27,7 @@ def panel(
     return np.hstack([image, gap, painted[0], gap, painted[1]])
 
 
-def draw_folder(data: Path, maps: Path, out: Path, palette: Palette):
+def draw_folder(data: Path, maps: Path, out: Path, palette: Palette) -> None:
     """Draw the validation set of a folder laid out as ADE20K.
 
     Args:

@@ -74,7 +74,7 @@ class Backbone(BaseModule):
             if isinstance(part, nn.Module):
                 part.eval()
 
-    def train(self, mode: bool = True):
+    def train(self, mode: bool = True) -> 'Backbone':
         """Switch the mode of what is not frozen."""
         super().train(mode)
         self.freeze()

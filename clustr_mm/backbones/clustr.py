@@ -609,7 +609,7 @@ class ClusTR(Backbone):
             return recompute(block, *args)
         return block(*args)
 
-    def init_weights(self):
+    def init_weights(self) -> None:
         """Initialise as PVT does, unless ``init_cfg`` says otherwise."""
         if self.init_cfg is not None:
             super().init_weights()

@@ -10,7 +10,7 @@ from .layouts import CheckpointError, read
 
 def load_weights(
     model: nn.Module, path: str | Path, prefix: str = 'backbone.'
-):
+) -> None:
     """Load a checkpoint that must have all weights whose names begin so.
 
     Args:

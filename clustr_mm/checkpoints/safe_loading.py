@@ -141,7 +141,7 @@ def _is_script(file: str | os.PathLike | BinaryIO) -> bool:
 
 def load(
     file: str | os.PathLike | BinaryIO,
-    map_location=None,
+    map_location: Any = None,
     *,
     trusted: bool | None = None,
     **kwargs,

@@ -55,7 +55,7 @@ class Features(nn.Module):
         return tuple(self.backbone(images))
 
 
-def check_packages():
+def check_packages() -> None:
     """Raise an error that says what is missing for an export."""
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
@@ -167,7 +167,7 @@ def describe_input(cfg: Config) -> dict[str, str]:
     }
 
 
-def _check_torch():
+def _check_torch() -> None:
     if not hasattr(torch.compiler, 'is_exporting'):
         raise UserError(
             f'to export, torch 2.7 or newer is needed, but {torch.__version__}'

@@ -71,7 +71,11 @@ class StopOnBadLoss(Hook):
                 param.grad = None
 
     def after_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch=None, outputs=None
+        self,
+        runner: Runner,
+        batch_idx: int,
+        data_batch: Any = None,
+        outputs: dict | None = None,
     ) -> None:
         loss = torch.as_tensor((outputs or {}).get('loss', 0.0))
         bad_here = not loss.isfinite().all()

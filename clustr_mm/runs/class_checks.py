@@ -4,6 +4,7 @@ from mmengine.evaluator import Evaluator
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import nn
+from torch.utils.data import Dataset
 
 from clustr_mm.errors import UserError
 from clustr_mm.registry import HOOKS
@@ -34,7 +35,7 @@ def _num_classes(part: nn.Module | None) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def _check_mixing(model: nn.Module):
+def _check_mixing(model: nn.Module) -> None:
     """Mixup and CutMix write labels as vectors, of as many numbers."""
     preprocessor = getattr(model, 'data_preprocessor', None)
     if getattr(preprocessor, 'batch_augments', None) is None:
@@ -48,7 +49,7 @@ def _check_mixing(model: nn.Module):
         )
 
 
-def _check_topk(model: nn.Module, evaluator: Evaluator, name: str):
+def _check_topk(model: nn.Module, evaluator: Evaluator, name: str) -> None:
     number = _num_classes(getattr(model, 'head', None))
     for metric in getattr(evaluator, 'metrics', []):
         topk = getattr(metric, 'topk', None)
@@ -59,7 +60,7 @@ def _check_topk(model: nn.Module, evaluator: Evaluator, name: str):
             )
 
 
-def check_order(dataset, what: str):
+def check_order(dataset: Dataset, what: str) -> None:
     """Folders are labelled in the order of their names.
 
     The same names in another order would go unnoticed and be wrong.

@@ -6,7 +6,7 @@ the steps here change what a CPU cannot do, once, before the runner is built,
 and nothing elsewhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 import torch
@@ -37,7 +37,7 @@ class CPUAmpOptimWrapper(OptimWrapper):
         self.parts = parts
 
     @contextmanager
-    def optim_context(self, model: torch.nn.Module):
+    def optim_context(self, model: torch.nn.Module) -> Iterator[None]:
         with super().optim_context(model), ExitStack() as stack:
             if self.parts is None:
                 stack.enter_context(_bfloat16())
@@ -95,7 +95,7 @@ class AverageBuffersHook(Hook):
     then what is evaluated, in every process.
     """
 
-    def after_train_iter(self, runner: Runner, *args, **kwargs):
+    def after_train_iter(self, runner: Runner, *args, **kwargs) -> None:
         all_reduce_params(runner.model.buffers(), op='mean')
 
 

@@ -36,7 +36,7 @@ def test_data_is_there(cfg: Config) -> Config:
     return cfg
 
 
-def check(cfg: Config, *loaders: str):
+def check(cfg: Config, *loaders: str) -> None:
     """Raise an error that says what to do unless all data is there."""
     for loader in loaders:
         for dataset in _datasets(cfg.get(loader)):
@@ -45,7 +45,7 @@ def check(cfg: Config, *loaders: str):
                     raise UserError(_advice(loader, dataset, path))
 
 
-def move_root(cfg: Config, new: str):
+def move_root(cfg: Config, new: str) -> None:
     """Look for the data in the folder ``new``, evaluators included."""
     roots = {
         dataset.data_root

@@ -8,6 +8,7 @@ from mmcv.transforms import LoadAnnotations
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from clustr_mm.errors import UserError, summary
 from clustr_mm.registry import HOOKS
@@ -62,7 +63,7 @@ def _check_map(data: dict | None):
         )
 
 
-def check_instances(dataset, what: str):
+def check_instances(dataset: Dataset, what: str) -> None:
     """Make sure that there is anything to be learned at all.
 
     MMDetection leaves out boxes without an area, outside of their pictures or
@@ -79,7 +80,7 @@ def check_instances(dataset, what: str):
         )
 
 
-def name_files(dataset):
+def name_files(dataset: Dataset) -> None:
     """Have a data set and those inside of it name what they cannot read."""
     for one in _datasets(dataset):
         pipeline = getattr(one, 'pipeline', None)
@@ -87,7 +88,7 @@ def name_files(dataset):
             one.pipeline = Compose(pipeline)
 
 
-def _datasets(dataset) -> Iterator[Any]:
+def _datasets(dataset: Dataset) -> Iterator[Dataset]:
     yield dataset
     inner = getattr(dataset, 'datasets', None) or []
     for one in [getattr(dataset, 'dataset', None), *inner]:
@@ -104,7 +105,7 @@ class CheckLabels(Hook):
     """
 
     def before_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch=None
+        self, runner: Runner, batch_idx: int, data_batch: Any = None
     ) -> None:
         model = unwrapped(runner.model)
         samples = _samples(data_batch)

@@ -26,7 +26,7 @@ from .interruption import report_interruption
 from .prepare import FOR_TESTING, FOR_TRAINING, STEPS, Step, prepare
 
 
-def add_arguments(parser: argparse.ArgumentParser):
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that the toolboxes' own scripts have in common."""
     parser.add_argument('--work-dir', help='folder for logs and checkpoints')
     parser.add_argument(
@@ -92,7 +92,7 @@ def test(cfg: Config) -> dict[str, float]:
     return build_runner(cfg, FOR_TESTING).test()
 
 
-def enable_amp(cfg: Config):
+def enable_amp(cfg: Config) -> None:
     """Train in mixed precision, of the kind that this host has."""
     if cfg.optim_wrapper.get('type', 'OptimWrapper') not in (
         'OptimWrapper',
@@ -106,7 +106,7 @@ def enable_amp(cfg: Config):
     cfg.optim_wrapper.setdefault('loss_scale', 'dynamic')
 
 
-def enable_auto_scale_lr(cfg: Config):
+def enable_auto_scale_lr(cfg: Config) -> None:
     """Scale the learning rate with the batch size."""
     if 'base_batch_size' not in cfg.get('auto_scale_lr', {}):
         raise UserError(
@@ -116,7 +116,7 @@ def enable_auto_scale_lr(cfg: Config):
     cfg.auto_scale_lr.enable = True
 
 
-def resume(cfg: Config, checkpoint: str):
+def resume(cfg: Config, checkpoint: str) -> None:
     """Go on from a checkpoint, or with 'auto' from the work dir's newest.
 
     Where there is none yet, the run begins as the config says.
@@ -156,7 +156,7 @@ def _checkpoint_folder(cfg: Config) -> Path:
     return Path(hook.out_dir, Path(cfg.work_dir).name)
 
 
-def load_from(cfg: Config, checkpoint: str):
+def load_from(cfg: Config, checkpoint: str) -> None:
     """Start from the weights of a checkpoint."""
     if published.is_name(checkpoint):
         published.check(checkpoint)
@@ -165,7 +165,7 @@ def load_from(cfg: Config, checkpoint: str):
     cfg.load_from = checkpoint
 
 
-def enable_tta(cfg: Config):
+def enable_tta(cfg: Config) -> None:
     """Test with the augmentations that the config lists for it."""
     if 'tta_model' not in cfg or 'tta_pipeline' not in cfg:
         raise UserError(
@@ -176,7 +176,9 @@ def enable_tta(cfg: Config):
     cfg.test_dataloader.dataset.pipeline = cfg.tta_pipeline
 
 
-def enable_visualization(cfg: Config, show_dir: str | None, show: bool):
+def enable_visualization(
+    cfg: Config, show_dir: str | None, show: bool
+) -> None:
     """Draw each test picture with what was predicted."""
     hook = cfg.get('default_hooks', {}).get('visualization')
     if hook is None:
@@ -190,7 +192,7 @@ def enable_visualization(cfg: Config, show_dir: str | None, show: bool):
     toolbox_of(cfg).draw_predictions(cfg, hook, show_dir)
 
 
-def dump_predictions(cfg: Config, out: str):
+def dump_predictions(cfg: Config, out: str) -> None:
     """Write the predictions: segmentors a folder of label maps, others a
     pickle."""
     toolbox_of(cfg).dump_predictions(cfg, out)

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 
 from mmengine.config import ConfigDict
+from mmengine.optim import BaseOptimWrapper
 from mmengine.registry import OPTIMIZERS
 from mmengine.runner import FlexibleRunner, Runner
 from torch.utils.data import DataLoader
@@ -134,7 +135,9 @@ class CheckedRunner(_Checks, Runner):
             open_process_group(dist_cfg.get('backend', 'nccl'))
         super().setup_env(env_cfg)
 
-    def build_optim_wrapper(self, optim_wrapper):
+    def build_optim_wrapper(
+        self, optim_wrapper: BaseOptimWrapper | dict
+    ) -> BaseOptimWrapper:
         if isinstance(optim_wrapper, dict):
             _check_optimizer(optim_wrapper.get('optimizer'))
         return super().build_optim_wrapper(optim_wrapper)

@@ -1,5 +1,7 @@
 """Models whose parameters are sharded over the processes (FSDP)."""
 
+from typing import Any
+
 import torch
 from mmengine._strategy import FSDPStrategy
 from mmengine.device import get_device
@@ -39,7 +41,13 @@ class ShardingStrategy(FSDPStrategy):
         open_process_group(backend)
         super()._setup_distributed(launcher, backend, **kwargs)
 
-    def prepare(self, model, *, optim_wrapper=None, **kwargs):
+    def prepare(
+        self,
+        model: nn.Module | dict,
+        *,
+        optim_wrapper: BaseOptimWrapper | dict | None = None,
+        **kwargs,
+    ) -> Any:
         self._wanted = optim_wrapper
         return super().prepare(model, optim_wrapper=optim_wrapper, **kwargs)
 

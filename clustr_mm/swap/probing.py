@@ -73,7 +73,9 @@ def outputs_of_ours(backbone: dict, scope: str) -> list[Output]:
     return _run(_build(backbone, scope), (SIDE, SIDE))
 
 
-def after(neck: dict | Sequence, before: list[Output], scope: str):
+def after(
+    neck: dict | Sequence, before: list[Output], scope: str
+) -> list[Output]:
     """What a neck, or one after the other, makes of a backbone's maps."""
     maps = tuple(
         torch.zeros(1, o.channels, SIDE // o.stride, SIDE // o.stride)

@@ -238,7 +238,7 @@ def _base_name(swap: Swap, base: str, path: Path, out: Path) -> str:
     return str(path)
 
 
-def check(cfg: Config, stock: Config):
+def check(cfg: Config, stock: Config) -> None:
     """Raise an error unless a config's model can be built and run.
 
     Args:
@@ -266,7 +266,7 @@ def _refuse_what_never_ran(cfg: Config):
         ) from error
 
 
-def run_once(cfg: Config):
+def run_once(cfg: Config) -> None:
     """Run a config's model on a random image, as far as it goes."""
     toolbox, cfg = toolbox_of(cfg), without_weights(cfg)
     model = build_model(cfg)

@@ -62,7 +62,7 @@ class TokenDistiller(BaseModel):
         inputs: Tensor,
         data_samples: list | None = None,
         mode: str = 'tensor',
-    ):
+    ) -> dict[str, Tensor] | tuple[Tensor, ...]:
         """Losses by name (``'loss'``), or the tokens (``'tensor'``)."""
         if mode == 'loss':
             return self.loss(inputs)

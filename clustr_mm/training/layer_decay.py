@@ -24,7 +24,7 @@ class LayerDecayConstructor(DefaultOptimWrapperConstructor):
 
     def add_params(
         self, params: list[dict], module: nn.Module, prefix: str = '', **kwargs
-    ):
+    ) -> None:
         super().add_params(params, module, prefix=prefix, **kwargs)
         if not prefix:  # the whole model, after all of its parts
             self._decay(params, module)

@@ -7,6 +7,7 @@ run goes on where it was.
 import math
 from collections.abc import Callable, Sequence
 from functools import wraps
+from typing import Any
 
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
@@ -117,7 +118,7 @@ class KeepRateSchedule(Hook):
         self._set(runner)
 
     def before_train_iter(
-        self, runner: Runner, batch_idx: int, data_batch=None
+        self, runner: Runner, batch_idx: int, data_batch: Any = None
     ) -> None:
         self._set(runner)
 

@@ -1,6 +1,7 @@
 """A frozen network that another one learns from."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +39,7 @@ class Teacher(nn.Module):
         self.network.init_weights()
 
     @torch.no_grad()
-    def forward(self, images: Tensor, *args, **kwargs):
+    def forward(self, images: Tensor, *args, **kwargs) -> Any:
         """Features: of a classifier, or all that another network returns."""
         network = self.network
         # FSDP moves the children of a model, of which this is none.

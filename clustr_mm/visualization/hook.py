@@ -65,7 +65,9 @@ class TokenVisualizationHook(Hook):
         self._drawn = 0 if is_due else self.num_images
         self._model = _in_one_piece(runner) if is_due else None
 
-    def after_val_epoch(self, runner: Runner, metrics=None) -> None:
+    def after_val_epoch(
+        self, runner: Runner, metrics: dict[str, float] | None = None
+    ) -> None:
         self._model = None
 
     @master_only
