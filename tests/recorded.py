@@ -27,6 +27,26 @@ def golden(name):
     return record, torch.from_numpy(img), state_dict
 
 
+def rebuild(kind, record, state_dict, **options):
+    """The recorded model in eval mode, with its weights.
+
+    Args:
+        kind: Class of its backbone.
+        record: What `golden` has read, with the weights.
+        state_dict: These.
+        options: Settings that the backbones do not share, by our names.
+    """
+    config = record['config']
+    model = kind(
+        config['arch'],
+        img_size=config['img_size'],
+        patch_size=config['patch_size'],
+        **options,
+    )
+    model.load_state_dict(part(state_dict, 'backbone'))
+    return model.eval()
+
+
 def part(state_dict, name):
     """The part of a state dict that belongs to a backbone or a head."""
     prefix = f'{name}.'

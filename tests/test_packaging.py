@@ -65,16 +65,8 @@ def sources(tmp_path_factory):
 @pytest.fixture(scope='module')
 def wheel(sources, tmp_path_factory):
     folder = tmp_path_factory.mktemp('wheel')
-    run(
-        *PIP,
-        'wheel',
-        '.',
-        '--no-deps',
-        '--no-build-isolation',
-        '-w',
-        folder,
-        cwd=sources,
-    )
+    options = ('--no-deps', '--no-build-isolation', '-w', folder)
+    run(*PIP, 'wheel', '.', *options, cwd=sources)
     [path] = folder.glob('*.whl')
     return path
 
@@ -82,16 +74,8 @@ def wheel(sources, tmp_path_factory):
 @pytest.fixture(scope='module')
 def installed(wheel, tmp_path_factory):
     folder = tmp_path_factory.mktemp('installed')
-    run(
-        *PIP,
-        'install',
-        '--no-index',
-        '--no-deps',
-        '--target',
-        folder,
-        wheel,
-        cwd=folder,
-    )
+    options = ('--no-index', '--no-deps', '--target', folder)
+    run(*PIP, 'install', *options, wheel, cwd=folder)
     return folder
 
 

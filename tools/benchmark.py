@@ -38,7 +38,58 @@ def parse_args() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    common = argparse.ArgumentParser(add_help=False)
+    kinds = parser.add_subparsers(dest='kind', required=True)
+    common, square = _common_options(), _options()
+    square.add_argument('--size', type=number(int, 1), default=224)
+    trained = [common, _batch_option([8]), square]
+    predicts = _batch_option([8, 1])
+    predicts.add_argument(
+        '--compile', action='store_true', help='also run compiled models'
+    )
+    kinds.add_parser(
+        'clustering',
+        parents=[common],
+        help='our clustering and what the equations say word by word',
+    )
+    kinds.add_parser(
+        'backbones',
+        parents=[common, predicts, square],
+        help="our backbones, the toolboxes' and straightforward versions",
+    )
+    kinds.add_parser(
+        'training',
+        parents=trained,
+        help='forward, backward and step of all backbones',
+    )
+    kinds.add_parser(
+        'precision',
+        parents=trained,
+        help='all backbones in bfloat16 or float16, against float32',
+    )
+    config = kinds.add_parser(
+        'config', parents=[common, predicts], help="any config's model"
+    )
+    config.add_argument('config')
+    add_shape(config)
+    configs.add_options(config)
+    _add_growth(kinds, common)
+    options = kinds.add_parser(
+        'dials',
+        parents=[common],
+        help="what ClusTR's dials do to its time and its labels",
+    )
+    options.add_argument('images', nargs='+', help='files')
+    add_shape(options, default=(512, 512), help='that they are resized to')
+    return parser.parse_args()
+
+
+def _options() -> argparse.ArgumentParser:
+    """Of which several kinds of comparisons are the children."""
+    return argparse.ArgumentParser(add_help=False)
+
+
+def _common_options() -> argparse.ArgumentParser:
+    common = _options()
     common.add_argument('--device', default='cpu', help='cpu or cuda')
     common.add_argument(
         '--dtype',
@@ -61,46 +112,20 @@ def parse_args() -> argparse.Namespace:
         help='after which a comparison is ended (default: 60)',
     )
     common.add_argument('--json', action='store_true', help='print JSON')
-    kinds = parser.add_subparsers(dest='kind', required=True)
-    kinds.add_parser(
-        'clustering',
-        parents=[common],
-        help='our clustering and what the equations say word by word',
-    )
-    models = argparse.ArgumentParser(add_help=False)
-    models.add_argument(
-        '--batch', type=number(int, 1), nargs='+', default=[8, 1]
-    )
-    models.add_argument(
-        '--compile', action='store_true', help='also run compiled models'
-    )
-    square = argparse.ArgumentParser(add_help=False)
-    square.add_argument('--size', type=number(int, 1), default=224)
-    kinds.add_parser(
-        'backbones',
-        parents=[common, models, square],
-        help="our backbones, the toolboxes' and straightforward versions",
-    )
-    batches = argparse.ArgumentParser(add_help=False)
+    return common
+
+
+def _batch_option(usual: list[int]) -> argparse.ArgumentParser:
+    batches = _options()
     batches.add_argument(
-        '--batch', type=number(int, 1), nargs='+', default=[8]
+        '--batch', type=number(int, 1), nargs='+', default=usual
     )
-    kinds.add_parser(
-        'training',
-        parents=[common, batches, square],
-        help='forward, backward and step of all backbones',
-    )
-    kinds.add_parser(
-        'precision',
-        parents=[common, batches, square],
-        help='all backbones in bfloat16 or float16, against float32',
-    )
-    config = kinds.add_parser(
-        'config', parents=[common, models], help="any config's model"
-    )
-    config.add_argument('config')
-    add_shape(config)
-    configs.add_options(config)
+    return batches
+
+
+def _add_growth(
+    kinds: argparse._SubParsersAction, common: argparse.ArgumentParser
+) -> None:
     grow = kinds.add_parser(
         'growth',
         parents=[common],
@@ -114,14 +139,6 @@ def parse_args() -> argparse.Namespace:
         metavar='SECONDS',
         help='who takes longer is measured no further (default: 5)',
     )
-    options = kinds.add_parser(
-        'dials',
-        parents=[common],
-        help="what ClusTR's dials do to its time and its labels",
-    )
-    options.add_argument('images', nargs='+', help='files')
-    add_shape(options, default=(512, 512), help='that they are resized to')
-    return parser.parse_args()
 
 
 def run(args: argparse.Namespace) -> Iterator[Result]:

@@ -157,13 +157,7 @@ def _swap_optimizer(swap: Swap, cfg: Config, adamw: bool, lr: float):
         )
     new = {}
     if wrapper.get('constructor') in LAYER_DECAY:
-        rate = wrapper.get('paramwise_cfg', {}).get('layer_decay_rate')
-        if is_plain and rate:
-            new['constructor'] = 'LayerDecayConstructor'
-            new['paramwise_cfg'] = dict(groups, layer_decay_rate=rate)
-        else:
-            new['constructor'] = 'DefaultOptimWrapperConstructor'
-            new['paramwise_cfg'] = groups
+        new = _known_constructor(wrapper, groups, is_plain)
         swap.notes.append(
             f'optim_wrapper.constructor: {wrapper.constructor} -> '
             f'{new["constructor"]}, which knows the new backbone'
@@ -187,6 +181,20 @@ def _swap_optimizer(swap: Swap, cfg: Config, adamw: bool, lr: float):
         }
     if new:
         swap.settings['optim_wrapper'] = new
+
+
+def _known_constructor(wrapper: dict, groups: dict, is_plain: bool) -> dict:
+    """In place of one that knows the old backbone, with its decay if the new
+    one says how deep its parameters lie."""
+    rate = wrapper.get('paramwise_cfg', {}).get('layer_decay_rate')
+    if is_plain and rate:
+        return dict(
+            constructor='LayerDecayConstructor',
+            paramwise_cfg=dict(groups, layer_decay_rate=rate),
+        )
+    return dict(
+        constructor='DefaultOptimWrapperConstructor', paramwise_cfg=groups
+    )
 
 
 def _write(

@@ -3,21 +3,19 @@ import torch
 
 from clustr_mm.backbones.dynamic_vit import DynamicViT, Predictor
 from clustr_mm.layers.attention import Attention
-from tests.recorded import giga_macs, golden, logits, on_meta, part
+from tests.recorded import giga_macs, golden, logits, on_meta, rebuild
 from tests.tiny_models import SMALL, build, images
 
 
 def test_same_as_published():
     record, img, state_dict = golden('dynamicvit')
-    config = record['config']
-    model = DynamicViT(
-        config['arch'],
-        keep=config['token_ratio'],
-        reduce_at=config['pruning_loc'],
-        img_size=config['img_size'],
-        patch_size=config['patch_size'],
-    ).eval()
-    model.load_state_dict(part(state_dict, 'backbone'))
+    model = rebuild(
+        DynamicViT,
+        record,
+        state_dict,
+        keep=record['config']['token_ratio'],
+        reduce_at=record['config']['pruning_loc'],
+    )
     with torch.no_grad():
         (x,) = model(img)
     torch.testing.assert_close(

@@ -2,22 +2,20 @@ import pytest
 import torch
 
 from clustr_mm.backbones.evit import EViT
-from tests.recorded import golden, logits, part
+from tests.recorded import golden, logits, rebuild
 from tests.tiny_models import SMALL, build, images
 
 
 @pytest.mark.parametrize('name', ['evit_fuse0', 'evit_fuse1'])
 def test_same_as_published(name):
     record, img, state_dict = golden(name)
-    config = record['config']
-    model = EViT(
-        config['arch'],
-        keep=config['keep_rate'],
-        fuse=config['fuse_token'],
-        img_size=config['img_size'],
-        patch_size=config['patch_size'],
-    ).eval()
-    model.load_state_dict(part(state_dict, 'backbone'))
+    model = rebuild(
+        EViT,
+        record,
+        state_dict,
+        keep=record['config']['keep_rate'],
+        fuse=record['config']['fuse_token'],
+    )
     with torch.no_grad():
         (x,), trail = model.trace(img)
     torch.testing.assert_close(

@@ -3,21 +3,14 @@ import torch
 import torch.nn.functional as F
 
 from clustr_mm.backbones.hvt import HVT
-from tests.recorded import golden, logits, on_meta, part
+from tests.recorded import golden, logits, on_meta, rebuild
 from tests.tiny_models import SMALL, build, images
 
 
 @pytest.mark.parametrize('stages', [1, 3])
 def test_same_as_published(stages):
     record, img, state_dict = golden(f'hvt_m{stages}')
-    config = record['config']
-    model = HVT(
-        config['arch'],
-        num_stages=stages,
-        img_size=config['img_size'],
-        patch_size=config['patch_size'],
-    ).eval()
-    model.load_state_dict(part(state_dict, 'backbone'))
+    model = rebuild(HVT, record, state_dict, num_stages=stages)
     with torch.no_grad():
         (x,) = model(img)
     torch.testing.assert_close(

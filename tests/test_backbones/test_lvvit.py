@@ -4,7 +4,7 @@ from mmengine.registry import init_default_scope
 
 from clustr_mm.backbones.lvvit import DynamicLVViT, LVViT, TokenLabelHead
 from clustr_mm.registry import MODELS
-from tests.recorded import golden, on_meta, part
+from tests.recorded import golden, on_meta, part, rebuild
 from tests.tiny_models import build, images
 
 HEAD = 384 * 1000 / 1e9
@@ -13,15 +13,14 @@ HEAD = 384 * 1000 / 1e9
 def test_same_as_published():
     record, img, state_dict = golden('lvvit_dynamic')
     config = record['config']
-    model = DynamicLVViT(
-        config['arch'],
+    model = rebuild(
+        DynamicLVViT,
+        record,
+        state_dict,
         keep=config['token_ratio'],
         reduce_at=config['pruning_loc'],
-        img_size=config['img_size'],
-        patch_size=config['patch_size'],
         residual_scale=1 / config['skip_lam'],
-    ).eval()
-    model.load_state_dict(part(state_dict, 'backbone'))
+    )
     head = TokenLabelHead(config['num_classes'], config['embed_dim'])
     head.load_state_dict(part(state_dict, 'head'))
     with torch.no_grad():
