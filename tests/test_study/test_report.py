@@ -86,8 +86,8 @@ def test_the_cheapest_claim_comes_first():
     hours = list(expected_hours().values())[1:]
     for first, second in zip(hours, hours[1:]):
         assert first <= second + 0.05
-    # By hand: three trunks of six epochs, tested, and 14 arms tested only.
-    trunk = 25 + 300_000 / 210 + 10_000 / 210 / 3
+    # By hand: three trunks of three epochs, tested, and 14 arms tested only.
+    trunk = 25 + 150_000 / 210 + 10_000 / 210 / 3
     tested = 25 + 10_000 / 210 / 3
     assert expected_hours()['pooling'] == pytest.approx(
         3 * (trunk + 14 * tested) / 3600
