@@ -247,8 +247,9 @@ class ClusterAttention(MultiSourceAttention):
         found = self.clustering(x, sparse, grid)
         rest = iter(found)
         clusters = [next(rest) if m < num_tokens else None for m in numbers]
-        labels, numbers, _ = zip(*found)
-        return Scales(clusters, number_clusters(labels, numbers))
+        labels, numbers, masks = zip(*found)
+        some_lack = any(mask is not None for mask in masks)
+        return Scales(clusters, number_clusters(labels, numbers, some_lack))
 
     def num_clusters(self, reduction: int, num_tokens: int) -> int:
         """Of a scale; not below the number of tokens stands for all."""

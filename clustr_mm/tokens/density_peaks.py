@@ -304,9 +304,10 @@ def follow_parents(
     Returns:
         Tensor: Labels [S, B, N] for each number of centres.
     """
-    place = inverse(order)
+    own = torch.arange(parent.shape[1], device=parent.device)
+    place = inverse(order, own)
     is_center = _stack([place < count for count in counts])
-    center = _first_that_stays(parent, is_center, longest)
+    center = _first_that_stays(parent, is_center, own, longest)
     # Centres are numbered in their order. With NaN among the distances the
     # first token may lead to none.
     number = is_center.cumsum(2).sub_(1).clamp_min_(0)
@@ -549,8 +550,12 @@ def _least(square: Tensor, k: int, size: int) -> Tensor:
 
 
 def _chunk_size(num_tokens: int) -> int:
-    """On a device, where an order of more chunks takes 20 operators."""
+    """On a device, where an order of more chunks takes 20 operators, and so
+    few leave nothing to be filled up where that is possible."""
     size = _CHUNK_SIZE
+    if num_tokens <= size * _MOST_CHUNKS:
+        sizes = range(size, size // 2, -1)
+        return next((s for s in sizes if num_tokens % s == 0), size)
     while num_tokens > size * _MOST_CHUNKS:
         size *= 2
     return size
@@ -652,17 +657,21 @@ def _first_of_copies(parent: Tensor, is_copy: Tensor) -> Tensor:
     equally dense, so that those of lower index, and in the end the first,
     are the others' ancestors.
     """
-    first = _first_that_stays(parent, ~is_copy, parent.shape[1])
+    num_tokens = parent.shape[1]
+    own = torch.arange(num_tokens, device=parent.device)
+    first = _first_that_stays(parent, ~is_copy, own, num_tokens)
     return torch.where(is_copy, first, parent)
 
 
-def _first_that_stays(parent: Tensor, stays: Tensor, longest: int) -> Tensor:
+def _first_that_stays(
+    parent: Tensor, stays: Tensor, own: Tensor, longest: int
+) -> Tensor:
     """Go from token to parent until one stays; where that ends.
 
     A number of steps logarithmic in that of tokens on the longest path
     suffices, as each doubles the length of the path that a token looks ahead.
+    ``own`` are the tokens' numbers, 0 to N - 1.
     """
-    own = torch.arange(parent.shape[1], device=parent.device)
     ancestor = torch.where(stays, own, parent)
     for _ in range(longest.bit_length()):
         ancestor = ancestor.gather(-1, ancestor)

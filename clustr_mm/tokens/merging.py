@@ -28,6 +28,7 @@ class Rows(NamedTuple):
     index: Tensor  # the number of each token's cluster, [S, B, N]
     num_clusters: Sequence[int]  # of each clustering in each image
     has_matrix: bool
+    may_be_empty: bool  # whether there may be clusters without tokens
 
     @property
     def num(self) -> int:
@@ -35,7 +36,9 @@ class Rows(NamedTuple):
 
 
 def number_clusters(
-    labels: Sequence[Tensor], num_clusters: Sequence[int]
+    labels: Sequence[Tensor],
+    num_clusters: Sequence[int],
+    may_be_empty: bool = True,
 ) -> Rows:
     """Number the clusters of clusterings of the same images."""
     has_matrix = _has_matrix(labels[0], sum(num_clusters))
@@ -51,7 +54,7 @@ def number_clusters(
         index.append(rows + batch * start if start else rows)
         start += m
     joined = index[0][None] if len(index) == 1 else torch.stack(index)
-    return Rows(joined, num_clusters, has_matrix)
+    return Rows(joined, num_clusters, has_matrix, may_be_empty)
 
 
 def _has_matrix(labels: Tensor, num_clusters: int) -> bool:
@@ -141,8 +144,10 @@ def cluster_softmax_means(
         lacking = -torch.inf
         num = sum(rows.num_clusters)
         weight = _matrix(score, index, num, values, lacking).softmax(-1)
-        # Where there is no token there is no softmax.
-        weights = weight.nan_to_num().split(list(rows.num_clusters), 1)
+        if rows.may_be_empty:
+            # Where there is no token there is no softmax.
+            weight = weight.nan_to_num()
+        weights = weight.split(list(rows.num_clusters), 1)
         return [_product(some, values).to(x.dtype) for some in weights]
     score, index = score.expand(index.shape), index.flatten()
     # A shift of a cluster's scores leaves its softmax unchanged, so the

@@ -195,10 +195,14 @@ def take_rows(x: Tensor, number: Tensor) -> Tensor:
     return rows.unflatten(0, number.shape)
 
 
-def inverse(order: Tensor) -> Tensor:
-    """The place of each token in ``order`` [B, N], a permutation."""
-    place = torch.arange(order.shape[1], device=order.device)
-    return torch.empty_like(order).scatter_(1, order, place.expand_as(order))
+def inverse(order: Tensor, places: Tensor | None = None) -> Tensor:
+    """The place of each token in ``order`` [B, N], a permutation.
+
+    ``places`` are the numbers 0 to N - 1, where they are at hand.
+    """
+    if places is None:
+        places = torch.arange(order.shape[1], device=order.device)
+    return torch.empty_like(order).scatter_(1, order, places.expand_as(order))
 
 
 def _unpool(

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from clustr_mm.analysis.cost import count_macs
 from clustr_mm.backbones import ClusTR
 from clustr_mm.backbones import clustr as module
+from clustr_mm.tokens import merging
 from clustr_mm.tokens.maps import map_to_tokens, tokens_to_map
 from tests.tiny_models import clustr, clustr_arch
 from tests.torch_features import float16
@@ -139,7 +140,12 @@ def merged_by_hand(attn, tokens, found, b):
     ],
 )
 @pytest.mark.parametrize('reduction', [(16, 4), (4, 1), (8,), (1,)])
-def test_attention_is_equation_8_or_7(reduction, options):
+@pytest.mark.parametrize('by_matrix', [False, True])
+def test_attention_is_equation_8_or_7(
+    reduction, options, by_matrix, monkeypatch
+):
+    # As on a device.
+    monkeypatch.setattr(merging, '_has_matrix', lambda *_: by_matrix)
     torch.manual_seed(0)
     attn = module.ClusterAttention(24, 3, reduction, **options).double()
     x = torch.randn(2, 70, 24, dtype=torch.float64)

@@ -209,13 +209,13 @@ def test_smallest_of_a_row(n, k):
     assert torch.equal(places, expected.indices[..., :k])
 
 
-@pytest.mark.parametrize('n', [30, 64, 330, 1300])
+@pytest.mark.parametrize('n', [30, 64, 71, 330, 1300])
 @pytest.mark.parametrize('k', [1, 5])
 def test_least_of_a_row_in_chunks_of_chunks(n, k, monkeypatch):
     monkeypatch.setattr(module, '_CHUNK_SIZE', 10)
     monkeypatch.setattr(module, '_MOST_CHUNKS', 12)
     size = module._chunk_size(n)
-    assert size == {30: 10, 64: 10, 330: 40, 1300: 160}[n]
+    assert size == {30: 10, 64: 8, 71: 10, 330: 40, 1300: 160}[n]
     square = torch.rand(2, 3, -(-n // size) * size)
     square[..., n:] = torch.inf
     values = module._least(square, k, size)
