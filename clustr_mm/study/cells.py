@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from mmengine.config import Config
@@ -178,7 +180,7 @@ class Study:
 
     def _launch(self, command: list[str], log: Path) -> int:
         """Run a command until the time is over; its status."""
-        with log.open('a') as stream:
+        with log.open('a') as stream, _ended_by_sigterm():
             process = subprocess.Popen(
                 command, stdout=stream, stderr=subprocess.STDOUT
             )
@@ -189,7 +191,7 @@ class Study:
                 raise OutOfTime from error
             finally:
                 if process.poll() is None:
-                    process.send_signal(signal.SIGINT)
+                    process.terminate()
                     try:
                         process.wait(_FAREWELL)
                     except subprocess.TimeoutExpired:
@@ -209,6 +211,20 @@ class Study:
                 'train it again'
             )
         return Path(last.read_text())
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Let what is asked to end see to what it has begun."""
+
+    def leave(number: int, frame) -> NoReturn:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _quick(cfg: Config) -> dict:

@@ -1,7 +1,11 @@
 """A cell of each task, by the tools that users have."""
 
 import json
+import os
+import signal
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -132,26 +136,49 @@ class Claimed:
         self.arms = arms
 
 
-def test_out_of_time(study, tmp_path, monkeypatch):
-    """What was begun is ended, in peace, and leaves no result."""
+@pytest.fixture
+def endless(study, tmp_path, monkeypatch):
+    """A study whose trainings take long, and leave a file on their way out."""
     monkeypatch.setattr(Study, '_launch', LAUNCH)
     (tmp_path / 'train.py').write_text(
-        'import pathlib, sys, time\n'
+        'import pathlib, signal, sys, time\n'
         'folder = sys.argv[sys.argv.index("--work-dir") + 1]\n'
+        'signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())\n'
         'try:\n'
         '    pathlib.Path(folder, "begun").touch()\n'
         '    time.sleep(100)\n'
-        'except KeyboardInterrupt:\n'
+        'finally:\n'
         '    pathlib.Path(folder, "farewell").touch()\n'
     )
     monkeypatch.setitem(ARMS, 'short', Arm('vit_cifar10.py'))
-    deadline = time.monotonic() + 1
-    over = Study(
-        **{**vars(study), 'tools': Path(tmp_path), 'deadline': deadline}
-    )
+    return Study(**{**vars(study), 'tools': Path(tmp_path)})
+
+
+def test_out_of_time(endless):
+    """What was begun is ended, in peace, and leaves no result."""
+    over = replace(endless, deadline=time.monotonic() + 1)
     with pytest.raises(OutOfTime):
         over.cell('short', 0)
     # A busy machine may not have begun by then.
-    work = study.work / 'short/0'
+    work = endless.work / 'short/0'
     assert (work / 'farewell').exists() == (work / 'begun').exists()
-    assert not study.result('short', 0).exists()
+    assert not endless.result('short', 0).exists()
+
+
+def test_asked_to_end(endless):
+    """By a scheduler: it leaves no training behind."""
+    work = endless.work / 'short/1'
+
+    def ask():
+        while not (work / 'begun').exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    asker = threading.Thread(target=ask, daemon=True)
+    asker.start()
+    with pytest.raises(SystemExit) as error:
+        endless.cell('short', 1)
+    assert error.value.code == 128 + signal.SIGTERM
+    assert (work / 'farewell').exists()
+    assert not endless.result('short', 1).exists()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
