@@ -45,7 +45,7 @@ def check_file(path: str | Path) -> Path:
 
 @contextmanager
 def complete_file(
-    path: str | Path, part: Path | None = None
+    path: str | Path, part: Path | None = None, durable: bool = True
 ) -> Iterator[Path]:
     """A file to write, which takes the place of ``path`` when it is complete.
 
@@ -56,6 +56,8 @@ def complete_file(
         path (str | Path): The file.
         part (Path, optional): What is written, in the same folder; by
             default a hidden file.
+        durable (bool): Whether it outlives a power cut, too, for which one
+            waits until it is on the disk.
     """
     path = Path(path)
     # The same name each time, so that what a killed run has left behind is
@@ -63,11 +65,12 @@ def complete_file(
     part = part or path.with_name(f'.{path.name}.part')
     try:
         yield part
-        _to_disk(part)
+        if durable:
+            _to_disk(part)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
-    if os.name == 'posix':  # the name outlives a power cut, too
+    if durable and os.name == 'posix':  # and so does its name
         _to_disk(path.parent)
 
 

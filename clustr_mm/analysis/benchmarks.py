@@ -72,10 +72,7 @@ def _density_peaks(
     _make_sure(min(agreement) > 0.95, 'density peaks', agreement)
     result = measure(
         f'density peaks, {list(x.shape)} to {_join(numbers)} clusters',
-        {
-            'textbook': Candidate(textbook, count_macs(textbook).macs),
-            'ours': Candidate(ours, count_macs(ours).macs),
-        },
+        {'textbook': _counted(textbook), 'ours': _counted(ours)},
         setting,
         len(x),
     )
@@ -124,15 +121,16 @@ def _kmedoids(
     _make_sure(min(equal) > 0.95, 'K-Medoids', equal)
     result = measure(
         f'K-Medoids, {list(shape)} to {num_clusters} clusters, 5 iterations',
-        {
-            'loop over clusters': Candidate(loop, count_macs(loop).macs),
-            'ours': Candidate(ours, count_macs(ours).macs),
-        },
+        {'loop over clusters': _counted(loop), 'ours': _counted(ours)},
         setting,
         len(x),
     )
     result.notes.append(f'Equal labels and medoids: {min(equal):.2%}')
     return result
+
+
+def _counted(call: Callable) -> Candidate:
+    return Candidate(call, count_macs(call).macs)
 
 
 def _make_sure(holds: bool, what: str, found) -> None:

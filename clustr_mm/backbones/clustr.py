@@ -7,7 +7,7 @@ numbers of clusters side by side make the attention multi-scale.
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -393,6 +393,16 @@ def _check_arch(arch: dict) -> None:
         )
 
 
+def _attention_maker(
+    kind: str, num_keys: int, **clustering
+) -> Callable[..., MultiSourceAttention]:
+    """What makes the attention of a block."""
+    if kind == 'cluster':
+        return partial(ClusterAttention, **clustering)
+    num_keys = num_keys if kind == 'sra_knn' else None
+    return partial(SpatialReductionAttention, num_keys=num_keys)
+
+
 def _resolve_reduction(
     reduction: Sequence | None, attention: str, num_stages: int
 ) -> list[tuple[int, ...]]:
@@ -536,23 +546,17 @@ class ClusTR(Backbone):
         _check_arch(arch)
         depths, dims, heads = arch['depths'], arch['dims'], arch['num_heads']
         reduction = _resolve_reduction(reduction, attention, len(depths))
-        if attention == 'cluster':
-            make_attention = partial(
-                ClusterAttention,
-                k=k,
-                assign=assign,
-                window=window,
-                share=share,
-                growth=growth,
-                joint=joint,
-                merge_norm=merge_norm,
-            )
-        else:
-            make_attention = partial(
-                SpatialReductionAttention,
-                num_keys=num_keys if attention == 'sra_knn' else None,
-            )
-
+        make_attention = _attention_maker(
+            attention,
+            num_keys,
+            k=k,
+            assign=assign,
+            window=window,
+            share=share,
+            growth=growth,
+            joint=joint,
+            merge_norm=merge_norm,
+        )
         check_options(k, assign, window, share)
         if not 0 <= growth <= 1:
             raise ValueError(f'growth must be in [0, 1], but is {growth}')

@@ -160,19 +160,8 @@ class ThinViT(Backbone):
             out_indices, self.num_layers, least=-self.num_layers
         )
         self.out_type = self._checked_out_type(out_type, with_cls_token)
-        if interpolate_mode not in self.INTERPOLATIONS:
-            raise ValueError(
-                f'interpolate_mode must be one of {self.INTERPOLATIONS}, not '
-                f'{interpolate_mode!r}'
-            )
-        if not 0 <= interpolate_offset < 1:
-            raise ValueError(
-                'interpolate_offset is a part of a patch, from 0 to below 1, '
-                f'not {interpolate_offset}'
-            )
-        self.interpolate_mode = interpolate_mode
+        self._choose_interpolation(interpolate_mode, interpolate_offset)
         self.choose_frozen(frozen_stages, norm_eval, self.num_layers)
-        self.interpolate_offset = interpolate_offset
         self.carry = carry
 
         if patch_size is None:
@@ -464,6 +453,21 @@ class ThinViT(Backbone):
         if missing:
             raise ValueError(f'arch lacks {sorted(missing)}')
         return arch
+
+    def _choose_interpolation(self, mode: str, offset: float) -> None:
+        """How position embeddings are made for another grid of patches."""
+        if mode not in self.INTERPOLATIONS:
+            raise ValueError(
+                f'interpolate_mode must be one of {self.INTERPOLATIONS}, not '
+                f'{mode!r}'
+            )
+        if not 0 <= offset < 1:
+            raise ValueError(
+                'interpolate_offset is a part of a patch, from 0 to below 1, '
+                f'not {offset}'
+            )
+        self.interpolate_mode = mode
+        self.interpolate_offset = offset
 
     def _checked_out_type(self, out_type: str, with_cls_token: bool) -> str:
         if out_type not in self.OUT_TYPES:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.random import Generator
 
 from clustr_mm.errors import UserError
-from clustr_mm.outputs import make_folder
+from clustr_mm.outputs import complete_file, make_folder
 from .ade20k import ADE20K
 from .coco import Coco
 from .coco_wholebody import CocoWholeBody
@@ -253,6 +253,6 @@ def _write_manifest(out: Path, content: dict) -> None:
 def _write(path: Path, content: bytes) -> None:
     """Whole or not at all, whoever else writes or reads the same file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f'.{path.name}.{os.getpid()}')
-    part.write_bytes(content)
-    part.replace(path)
+    own = path.with_name(f'.{path.name}.{os.getpid()}')
+    with complete_file(path, own, durable=False) as part:
+        part.write_bytes(content)
