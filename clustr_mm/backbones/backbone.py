@@ -18,6 +18,9 @@ class Backbone(BaseModule):
     arch_zoo: dict[str, dict]
     # What outputs and frozen parts are counted in.
     unit = 'stages'
+    # Whether it has maps of several strides, as a convolutional network has,
+    # or a single one.
+    is_pyramid = False
 
     frozen_stages = -1
     norm_eval = False
@@ -60,6 +63,11 @@ class Backbone(BaseModule):
             )
         self.frozen_stages = frozen_stages
         self.norm_eval = norm_eval
+
+    @property
+    @abstractmethod
+    def thins(self) -> bool:
+        """Whether any part of it works on fewer tokens than there are."""
 
     @abstractmethod
     def frozen_parts(self) -> Iterable[nn.Module | nn.Parameter]:

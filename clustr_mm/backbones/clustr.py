@@ -510,6 +510,9 @@ class ClusTR(Backbone):
         ),
     }
 
+    is_pyramid = True
+    # With which it is linear in the area of a large image, as of a detector.
+    large_options = {'window': 56, 'reuse': True}
     # What the costs that the paper prints are made of, attention and
     # clustering left out. See `clustr_mm.analysis.cost.KINDS`.
     paper_kinds = ('layers',)
@@ -592,7 +595,26 @@ class ClusTR(Backbone):
             self.norms.append(build_norm_layer(norm_cfg, dims[i])[1])
         self.freeze()
 
+    @property
+    def thins(self) -> bool:
+        return any(isinstance(m, ClusterAttention) for m in self.modules())
+
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        return self.run(x)
+
+    def run(
+        self,
+        x: Tensor,
+        after_block: Callable[[int, Grid, Scales | None], None] | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Take an image [B, 3, H, W] through the network.
+
+        Args:
+            x (Tensor): Images [B, 3, H, W].
+            after_block (Callable, optional): Called after each block with
+                the number of its stage, its height and width in tokens, and
+                what it attended to, if these are clusters.
+        """
         outs = []
         for i, (embed, blocks, norm) in enumerate(
             zip(self.embeds, self.stages, self.norms)
@@ -601,6 +623,8 @@ class ClusTR(Backbone):
             scales = None
             for block in blocks:
                 x, found = self._run(block, x, grid, scales)
+                if after_block is not None:
+                    after_block(i, grid, found)
                 scales = found if self.reuse else None
             x = tokens_to_map(norm(x), grid)
             if i in self.out_indices:

@@ -272,6 +272,10 @@ class ThinViT(Backbone):
             or any(reducer.needs_trail for reducer in self.reducers)
         )
 
+    @property
+    def thins(self) -> bool:
+        return len(self.reducers) > 0
+
     def trace(self, img: Tensor) -> tuple[tuple[Tensor, ...], Trail]:
         """The same, and where the patches went."""
         return self._outputs(img, track=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from mmengine.config import Config
 
-from clustr_mm.backbones import ClusTR
+from clustr_mm.backbones.backbone import Backbone
 from clustr_mm.configs import type_of
 from clustr_mm.errors import UserError
 from clustr_mm.registry import MODELS
@@ -147,10 +147,11 @@ def _refuse(model: dict):
                 )
 
 
-def is_backbone(backbone: dict, kinds: type | tuple[type, ...]) -> bool:
-    """Whether a config's backbone is of a class, or of one made from it."""
+def class_of(backbone: dict) -> type[Backbone] | None:
+    """The class of a config's backbone, if it is one of ours."""
     found = MODELS.get(str(backbone.get('type')))
-    return inspect.isclass(found) and issubclass(found, kinds)
+    is_ours = inspect.isclass(found) and issubclass(found, Backbone)
+    return found if is_ours else None
 
 
 def _plan_classifier(model: dict, backbone: dict, toolbox: Toolbox) -> Swap:
@@ -161,11 +162,12 @@ def _plan_classifier(model: dict, backbone: dict, toolbox: Toolbox) -> Swap:
             f'model.head is {type_of(head)}, which has no in_channels to tell '
             'what it is fed'
         )
-    if is_backbone(backbone, ClusTR):
+    kind = class_of(backbone)
+    if kind.is_pyramid:
         backbone = dict(backbone, out_indices=(3,))
         new_neck = _new_neck(model, type='GlobalAveragePooling')
     else:
-        options = MODELS.get(backbone['type']).vector_options
+        options = kind.vector_options
         if not backbone.get('with_cls_token', True):
             options = dict(out_type='avg_featmap')
         backbone = dict(backbone, **options)
@@ -203,12 +205,12 @@ def _plan_dense(
         )
     indices = _levels(old, toolbox.counts_on_strides)
     strides = [STRIDES[i] for i in indices]
-    if is_backbone(backbone, ClusTR):
-        options = toolbox.clustr_options
+    kind = class_of(backbone)
+    if kind.is_pyramid:
+        options = kind.large_options if toolbox.has_large_images else {}
         backbone = dict(backbone, out_indices=indices, **options)
     else:
-        options = MODELS.get(backbone['type']).map_options
-        backbone = dict(backbone, **options)
+        backbone = dict(backbone, **kind.map_options)
     new = outputs_of_ours(backbone, toolbox.scope)
     _set_backbone(swap, model, backbone)
     if toolbox.counts_on_strides:

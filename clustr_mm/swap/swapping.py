@@ -19,11 +19,10 @@ from mmengine.utils import is_installed
 
 from clustr_mm import configs, outputs
 from clustr_mm.analysis.models import build_model
-from clustr_mm.backbones import ClusTR, ThinViT
 from clustr_mm.configs import type_of
 from clustr_mm.errors import UserError, missing, summary
 from clustr_mm.toolboxes import TOOLBOXES, toolbox_of
-from .planning import Swap, is_backbone, plan
+from .planning import Swap, class_of, plan
 from .probing import StockError, parse
 
 # Constructors of the toolboxes that know their own backbones by name, or that
@@ -127,7 +126,7 @@ def _find_backbone(name: str) -> tuple[dict, list[str]]:
         )
     cfg = configs.read(name)
     backbone = cfg.model.get('backbone') or {}
-    if not is_backbone(backbone, (ClusTR, ThinViT)):
+    if class_of(backbone) is None:
         raise UserError(
             f'{name} has no backbone to take: model.backbone is '
             f'{type_of(backbone)}, which is neither ClusTR nor a ThinViT'
@@ -149,7 +148,7 @@ def _swap_optimizer(swap: Swap, cfg: Config, adamw: bool, lr: float):
     wrapper = cfg.get('optim_wrapper')
     if wrapper is None:
         return
-    is_plain = not is_backbone(swap.settings['model']['backbone'], ClusTR)
+    is_plain = not class_of(swap.settings['model']['backbone']).is_pyramid
     groups = dict(_delete_=True, norm_decay_mult=0.0)
     if is_plain:
         groups['custom_keys'] = dict(

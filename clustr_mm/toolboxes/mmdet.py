@@ -16,7 +16,7 @@ class MMDetection(Toolbox):
     usual_size = (800, 1344)  # 1333 x 800, padded to whole strides
     mixed_parts = ('backbone', 'neck')  # not mmcv's NMS and RoIAlign
     counts_on_strides = True  # of anchors and of regions
-    clustr_options = dict(window=56, reuse=True)  # linear in the area
+    has_large_images = True
     reduced = Reduced(
         'detection',
         'coco/bbox_mAP',

@@ -55,7 +55,8 @@ class Toolbox:
             bfloat16 on a CPU; None if all have.
         counts_on_strides: whether heads compute with the strides of maps,
             and another one would go unnoticed.
-        clustr_options: what a ClusTR needs for images of the usual size.
+        has_large_images: whether what grows with the square of their area
+            is too much for them.
         reduced: what a small run overrides.
     """
 
@@ -65,7 +66,7 @@ class Toolbox:
     usual_size: Size = (224, 224)
     mixed_parts: tuple[str, ...] | None = None
     counts_on_strides = False
-    clustr_options: dict = {}
+    has_large_images = False
     reduced: Reduced
 
     def require(self) -> None:

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from clustr_mm.analysis.cost import Cost, count_macs
+from clustr_mm.backbones.backbone import Backbone
 from clustr_mm.backbones.clustr import ClusTR
 from clustr_mm.backbones.vit import ThinViT
 from clustr_mm.tokens.trail import Trail
@@ -41,7 +42,7 @@ class BlockRecord(NamedTuple):
 
 @torch.no_grad()
 def record_blocks(
-    backbone: nn.Module, img: Tensor
+    backbone: Backbone, img: Tensor
 ) -> tuple[list[BlockRecord], int]:
     """Run a backbone in eval mode on ``img`` [1, 3, H, W].
 
@@ -50,7 +51,7 @@ def record_blocks(
         multiply-accumulates of the whole.
     """
     cost = count_macs(backbone, img)
-    record = _record_clustr if isinstance(backbone, ClusTR) else _record_vit
+    record = _record_pyramid if backbone.is_pyramid else _record_vit
     return list(record(backbone, img, cost)), cost.macs
 
 
@@ -79,7 +80,7 @@ def _partition(num_tokens: int, trail: Trail) -> Partition:
     return Partition(labels, num_tokens, num_tokens)
 
 
-def _record_clustr(
+def _record_pyramid(
     backbone: ClusTR, img: Tensor, cost: Cost
 ) -> Iterator[BlockRecord]:
     for i, stage in enumerate(clusters_by_block(backbone, img)):

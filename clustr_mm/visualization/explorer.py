@@ -76,7 +76,7 @@ class Picture:
                 seen=image.shape[:2],
                 macs=macs,
                 # Whether a block takes up again all tokens there are.
-                anew=hasattr(backbone, 'stages'),
+                anew=backbone.is_pyramid,
                 blocks=[self._block(block) for block in blocks],
             )
         )

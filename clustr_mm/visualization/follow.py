@@ -1,13 +1,13 @@
 """What a backbone did with the tokens of an image, stage by stage."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from clustr_mm.backbones.clustr import ClusterAttention, ClusTR
+from clustr_mm.backbones.backbone import Backbone
+from clustr_mm.backbones.clustr import ClusTR, Grid, Scales
 from clustr_mm.backbones.vit import ThinViT
 from clustr_mm.errors import UserError
 from clustr_mm.layers.reducer import Reducer
@@ -50,10 +50,10 @@ class Pooled(NamedTuple):
 Stage = Clustered | Selected | Pooled
 
 
-def find_backbone(model: nn.Module) -> nn.Module:
+def find_backbone(model: nn.Module) -> Backbone:
     """The backbone of ours, one that thins tokens, in a model."""
-    ours = [m for m in model.modules() if isinstance(m, (ClusTR, ThinViT))]
-    thinning = [m for m in ours if _thins(m)]
+    ours = [m for m in model.modules() if isinstance(m, Backbone)]
+    thinning = [backbone for backbone in ours if backbone.thins]
     if thinning:
         return thinning[0]
     if ours:
@@ -68,25 +68,19 @@ def find_backbone(model: nn.Module) -> nn.Module:
     )
 
 
-def _thins(backbone: nn.Module) -> bool:
-    if isinstance(backbone, ThinViT):
-        return len(backbone.reducers) > 0
-    return any(isinstance(m, ClusterAttention) for m in backbone.modules())
-
-
 @torch.no_grad()
-def follow(backbone: nn.Module, img: Tensor) -> list[Stage]:
+def follow(backbone: Backbone, img: Tensor) -> list[Stage]:
     """Run a backbone in eval mode on ``img`` [1, 3, H, W].
 
     Returns:
         list[Stage]: Where it thinned the tokens; none where it kept all.
     """
-    if isinstance(backbone, ClusTR):
-        return _follow_clustr(backbone, img)
+    if backbone.is_pyramid:
+        return _follow_pyramid(backbone, img)
     return _follow_vit(backbone, img)
 
 
-def _follow_clustr(backbone: ClusTR, img: Tensor) -> list[Stage]:
+def _follow_pyramid(backbone: ClusTR, img: Tensor) -> list[Stage]:
     """The clusters in the last block of each stage, by scale."""
     stages = []
     for i, (*_, (grid, scales)) in enumerate(clusters_by_block(backbone, img)):
@@ -106,19 +100,13 @@ def clusters_by_block(
     backbone: ClusTR, img: Tensor
 ) -> list[list[tuple[tuple[int, int], Sequence[Clusters | None]]]]:
     """The grid of each block of each stage, and the clusters at its scales."""
-    found = []
+    found = [[] for _ in backbone.stages]
 
-    def record(block, args, output):
-        scales = output[1]
-        found.append((tuple(args[1]), scales.clusters if scales else []))
+    def note(stage: int, grid: Grid, scales: Scales | None) -> None:
+        found[stage].append((tuple(grid), scales.clusters if scales else []))
 
-    with ExitStack() as hooks:
-        for stage in backbone.stages:
-            for block in stage:
-                hooks.enter_context(block.register_forward_hook(record))
-        backbone(img)
-    rest = iter(found)
-    return [[next(rest) for _ in stage] for stage in backbone.stages]
+    backbone.run(img, after_block=note)
+    return found
 
 
 def _by_first_token(labels: Tensor, number: int) -> Tensor:

@@ -13,7 +13,6 @@ from mmengine.config import Config
 from mmengine.visualization import Visualizer
 from torch import nn
 
-from clustr_mm.backbones.vit import ThinViT
 from clustr_mm.errors import UserError, missing
 from clustr_mm.outputs import make_folder
 from clustr_mm.toolboxes import toolbox_of
@@ -52,7 +51,7 @@ def seen_size(cfg: Config, model: nn.Module) -> tuple[int, int]:
     """Height and width of the images that a model is made for."""
     backbone = find_backbone(model)
     toolbox = toolbox_of(cfg)
-    if toolbox.is_classifier and isinstance(backbone, ThinViT):
+    if toolbox.is_classifier and not backbone.is_pyramid:
         # In dense tasks, the grid may be that of the pre-training.
         side = backbone.patch_embed.patch_size
         return backbone.grid[0] * side, backbone.grid[1] * side
