@@ -373,6 +373,21 @@ def test_detectors_keep_their_strides():
             assert model['neck'] == dict(in_channels=512)
 
 
+@pytest.mark.parametrize(
+    'name', ['clustr/retinanet_clustr_t_coco', 'clustr/fpn_clustr_t_ade20k']
+)
+def test_options_are_those_of_our_own_configs(name):
+    """What a large image needs, too, where its detector has large ones."""
+    cfg = configs.read(ROOT / f'configs/{name}.py')
+    preset = configs.read_any(presets()['clustr_t'])['clustr_t'].to_dict()
+    old = [Output(64 * 2**i, 4 * 2**i) for i in range(4)]
+    found = plan(cfg, preset, old).settings['model']['backbone']
+    own = cfg.model.backbone
+    for option in ('window', 'reuse'):
+        assert found.get(option) == own.get(option)
+    assert ('window' in own) == ('coco' in name)
+
+
 def test_weights_of_the_whole_old_model_are_dropped():
     weights = dict(type='Pretrained', checkpoint='old.pth')
     head = dict(type='LinearClsHead', in_channels=512, num_classes=9)
