@@ -185,7 +185,7 @@ def plot_growth(results: Sequence[Result], path: str) -> None:
             axes.set(xscale='log', yscale='log', xlabel=label, ylabel=unit)
             axes.grid(alpha=0.3)
             _draw_linear(axes)
-        time_axes.legend()
+        time_axes.legend(fontsize='x-small')
     figure.savefig(path, dpi=120)
 
 
