@@ -144,7 +144,14 @@ class Figure:
         hand = self._hand(part, sign, wrist, forearm + rng.normal(0, 0.2))
         return np.concatenate([[shoulder, elbow, wrist], hand])
 
-    def _hand(self, part, sign, wrist, angle, length=0.12):
+    def _hand(
+        self,
+        part: str,
+        sign: int,
+        wrist: ndarray,
+        angle: float,
+        length: float = 0.12,
+    ) -> ndarray:
         """The wrist, then four points of each finger from the thumb on."""
         rng = self.rng
         spread = rng.uniform(0.6, 1.3)
