@@ -18,8 +18,24 @@ from clustr_mm.tokens.trail import (
 from .convolution import Conv2d
 from .reducer import Reducer
 
+
+class MaxPool1d(nn.MaxPool1d):
+    """Max pooling of a sequence, as of a map that is one token high.
+
+    Torch's own wants to know how long the sequence is, so that
+    `torch.compile` would begin anew for each length.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernel, stride = (1, self.kernel_size), (1, self.stride)
+        pooled = F.max_pool2d(
+            x.unsqueeze(-2), kernel, stride, padding=(0, self.padding)
+        )
+        return pooled.squeeze(-2)
+
+
 POOLS = {
-    'max': (nn.MaxPool1d, nn.MaxPool2d),
+    'max': (MaxPool1d, nn.MaxPool2d),
     'avg': (nn.AvgPool1d, nn.AvgPool2d),
     'conv': (nn.Conv1d, Conv2d),
 }

@@ -132,10 +132,11 @@ def test_clustering_by_hand():
     # Distances of all tokens to all centers and a mean, each time.
     once = 2 * 20 * 5 * 8 + 2 * 20 * (8 + 1)
     assert macs_of(kmeans, x, init, iters=3) == dict(clustering=3 * once)
-    # All distances; a sum of rows of them, of squared lengths (how far they
-    # may be off) and of weights, each time.
+    # All distances; a sum of rows of what they are at most, of what they are
+    # at least, and of weights, each time.
     cost = macs_of(kmedoids, x, init, iters=3)
-    assert cost == dict(clustering=2 * 20 * 20 * 8 + 3 * 2 * 20 * (20 + 2))
+    once = 2 * 20 * (2 * 20 + 1)
+    assert cost == dict(clustering=2 * 20 * 20 * 8 + 3 * once)
 
 
 @pytest.mark.parametrize(

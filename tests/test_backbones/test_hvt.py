@@ -1,8 +1,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._dynamo.testing import CompileCounter
 
 from clustr_mm.backbones.hvt import HVT
+from clustr_mm.backbones.vit import vit_arch
 from tests.recorded import golden, logits, on_meta, rebuild
 from tests.tiny_models import SMALL, build, images
 
@@ -52,6 +54,20 @@ def test_stages_are_the_equations():
 def test_ops(op, dims):
     model = build('hvt', op=op, dims=dims, num_stages=1, out_type='raw')
     assert model(images())[0].shape == (2, 31 if dims == 1 else 16, 48)
+
+
+@pytest.mark.parametrize('op', ['max', 'avg', 'conv'])
+def test_compiles_once_for_all_sizes(op):
+    model = build('hvt', arch=vit_arch(16, 2, 1), num_stages=2, op=op)
+    torch._dynamo.reset()
+    # Only the capture is of interest, not the code.
+    counter = CompileCounter()
+    graph = torch.compile(model, backend=counter, fullgraph=True, dynamic=True)
+    for height, width in (64, 80), (96, 48), (112, 160), (40, 64):
+        img = images(2, height, width)
+        with torch.no_grad():
+            torch.testing.assert_close(graph(img), model(img))
+    assert counter.frame_count == 1
 
 
 def test_own_places():
