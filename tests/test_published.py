@@ -28,6 +28,8 @@ from clustr_mm.errors import UserError
 from clustr_mm.runs import launch
 from clustr_mm.runs.initial_weights import initial_weights_are_there
 from clustr_mm.shapes import make_shapes
+from clustr_mm.training.sparsification import SparseClassifier
+from clustr_mm.training.teacher import Teacher
 from tests.recorded import GOLDEN
 from tests.runs import ROOT, run_tool
 from tests.tiny_models import SMALL
@@ -386,6 +388,32 @@ def test_where_a_backbone_starts(server, hub, offer, small):
     model = EViT(**SMALL, init_cfg=init_cfg)
     model.init_weights()
     assert torch.equal(model.cls_token, small['cls_token'])
+
+
+def test_teachers(server, hub, offer, small):
+    """That of a distillation, and that of DynamicViT, which is itself."""
+    offer(f'{server.url}/good/x.pth')
+    init_cfg = dict(type='Pretrained', checkpoint=NAME, prefix='backbone.')
+    teacher = Teacher(dict(type='EViT', **SMALL, init_cfg=init_cfg))
+    teacher.init_weights()
+    head = small['head.weight']
+    sparse = SparseClassifier(
+        dict(type='DynamicViT', **SMALL),
+        dict(
+            type='LinearClsHead',
+            num_classes=len(head),
+            in_channels=head.shape[1],
+        ),
+        pretrained=NAME,
+    )
+    sparse.init_weights()
+    assert torch.equal(sparse.teacher.network.head.fc.weight, head)
+    for backbone in (
+        teacher.network,
+        sparse.backbone,
+        sparse.teacher.network.backbone,
+    ):
+        assert torch.equal(backbone.cls_token, small['cls_token'])
 
 
 def test_load_weights(server, hub, offer, small):
