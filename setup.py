@@ -17,7 +17,7 @@ class BuildWithMim(build_py):
 
     SHIPPED = ('configs', 'tools', 'model-index.yml')
 
-    def run(self):
+    def run(self) -> None:
         super().run()
         if self.editable_mode:
             package = Path(self.get_package_dir('clustr_mm'))

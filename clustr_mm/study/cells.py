@@ -65,7 +65,9 @@ class Study:
     def result(self, arm: str, seed: int) -> Path:
         return self.results / arm / f'{seed}.json'
 
-    def run(self, claims: Iterable[str], seeds: Sequence[int] | None = None):
+    def run(
+        self, claims: Iterable[str], seeds: Sequence[int] | None = None
+    ) -> None:
         """Run all cells of these claims that have no result yet.
 
         Seed by seed, so that what there is after any time is comparable.

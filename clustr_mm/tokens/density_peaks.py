@@ -340,7 +340,9 @@ def nearest_center(x: Tensor, centers: Tensor) -> Tensor:
     return torch.where(is_center, number, labels.T)
 
 
-def check_options(k: int, assign: str, window: int | None, share: float):
+def check_options(
+    k: int, assign: str, window: int | None, share: float
+) -> None:
     """Raise an error unless `density_peaks` can take these options."""
     if k < 1:
         raise ValueError(f'k must be at least 1, but is {k}')

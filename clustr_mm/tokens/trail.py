@@ -168,7 +168,9 @@ class Trail:
             self._sizes = sizes[:, :length]
         return self._sizes
 
-    def owners(self, batch: int, device=None) -> Tensor:
+    def owners(
+        self, batch: int, device: torch.device | str | None = None
+    ) -> Tensor:
         """Number of the token of each patch, in any case, [B, h * w]."""
         if self.owner is not None:
             return self.owner
