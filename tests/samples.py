@@ -129,7 +129,12 @@ def encoded_pose(cfg, num=2):
     toolbox = toolbox_of(cfg)
     height, width = toolbox.probe_size(cfg)
     steps = cfg.train_dataloader.dataset.pipeline
-    first = [type_of(step) for step in steps].index('GenerateTarget')
+    kinds = [type_of(step) for step in steps]
+    if 'GenerateTarget' not in kinds:
+        raise ValueError('its pipeline makes no targets to train with')
+    first = kinds.index('GenerateTarget')
+    if type_of(cfg.codec) == 'DecoupledHeatmap':  # it wants boxes' corners
+        first = kinds.index('BottomupRandomAffine')
     steps = [TRANSFORMS.build(step) for step in steps[first:]]
     joints = toolbox.num_joints(cfg.model.head)
     rng = np.random.default_rng(0)

@@ -43,10 +43,10 @@ from tests import samples
 from tests.test_configs import without_sync_bn
 
 FOLDER = Path(__file__).parents[1] / 'docs/swap'
-SECONDS = 120  # of a core
-GIGABYTES = 6
+SECONDS = 300  # of a core
+GIGABYTES = 10
 OUT_OF_TIME = (signal.SIGXCPU, signal.SIGKILL)  # the second if it goes on
-# Of pictures to train with, unless a config has a size of its own.
+# Of pictures that models of any size are trained with.
 SIZES = dict(mmseg=(128, 128), mmdet=(64, 64))
 SWAPPED, REFUSED, BROKEN, FAILED = 'swapped', 'refused', 'broken', 'failed'
 PAGE = FOLDER.with_suffix('.md')
@@ -104,11 +104,29 @@ def examine(config: str, backbone: str, known: dict) -> dict:
     except UserError as error:
         found |= dict(outcome=REFUSED, reason=str(error))
     except Exception as error:
-        trace = traceback.extract_tb(error.__traceback__)[-1]
-        place = '/'.join(Path(trace.filename).parts[-3:])
-        reason = f'{summary(error)} ({place}:{trace.lineno})'
-        found |= dict(outcome=FAILED, reason=reason)
+        its_own = what_breaks(configs.read(swapping.find_config(config)))
+        if its_own is None:
+            found |= dict(outcome=FAILED, reason=where(error))
+        else:
+            reason = f'with its own backbone, too: {where(its_own)}'
+            found |= dict(outcome=BROKEN, reason=reason)
     return found
+
+
+def what_breaks(cfg: Config) -> Exception | None:
+    """What keeps a config's model from a step and a prediction."""
+    try:
+        train_and_predict(cfg, frozen=True)
+    except Exception as error:
+        return error
+    return None
+
+
+def where(error: Exception) -> str:
+    """An error, and where in the code it came from."""
+    trace = traceback.extract_tb(error.__traceback__)[-1]
+    place = '/'.join(Path(trace.filename).parts[-2:])
+    return f'{summary(error)} ({place}:{trace.lineno})'
 
 
 def family(model: dict) -> str:
@@ -127,14 +145,16 @@ def digest(cfg: Config) -> str:
 
 
 def train_and_predict(
-    cfg: Config, size: tuple[int, int] | None = None
+    cfg: Config, size: tuple[int, int] | None = None, frozen: bool = False
 ) -> nn.Module:
-    """Raise an error unless a config's model trains a step and predicts."""
+    """Raise an error unless a config's model trains a step and predicts.
+
+    A backbone of which a part may be ``frozen`` is not to have all gradients.
+    """
     init_default_scope(cfg.default_scope)
     cfg = swapping.without_weights(cfg)
     torch.manual_seed(0)
-    size = size or SIZES.get(cfg.default_scope)
-    size = size or toolbox_of(cfg).probe_size(cfg)
+    size = size or size_for(cfg)
     # As the runner does.
     cfg.model.setdefault('data_preprocessor', cfg.get('data_preprocessor'))
     hub = MessageHub.get_current_instance()
@@ -154,7 +174,7 @@ def train_and_predict(
     loss.backward()
     params = model.backbone.named_parameters()
     lost = [name for name, param in params if param.grad is None]
-    if lost or not loss.isfinite():
+    if lost and not frozen or not loss.isfinite():
         raise ValueError(f'a loss of {loss}, and no gradient of {lost}')
     if predicts:
         model.eval()
@@ -163,6 +183,13 @@ def train_and_predict(
             inputs = model.data_preprocessor(sample(cfg, size, 1), False)
             model(**inputs, mode='predict')
     return model
+
+
+def size_for(cfg: Config) -> tuple[int, int]:
+    """Of pictures to train with: small, if the model takes any size."""
+    if cfg.default_scope not in SIZES or cfg.model.get('as_two_stage'):
+        return toolbox_of(cfg).probe_size(cfg)
+    return SIZES[cfg.default_scope]
 
 
 def sample(cfg: Config, size: tuple[int, int], num: int = 2) -> dict:
@@ -201,7 +228,7 @@ def bounded(config: str, backbone: str, known: dict) -> dict:
     found = json.loads(text) if text else ended
     # Not where it was on this machine.
     found['reason'] = re.sub(
-        r'/\S+/\.mim/configs/', '', found.get('reason', '')
+        r'/\S+/(\.mim/configs|site-packages)/', '', found.get('reason', '')
     )
     return dict(found, seconds=round(time.monotonic() - start, 1))
 

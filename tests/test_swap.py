@@ -111,6 +111,8 @@ MORE_SWAPS = [
     ),
     ('mmpretrain::swin_transformer/swin-tiny_16xb64_in1k.py', 'hvt_s1'),
     ('mmpretrain::deit/deit-small_4xb256_in1k.py', 'token_pooling_s_k07'),
+    # It chooses 900 places of the picture to begin with.
+    ('mmdet::dino/dino-4scale_r50_8xb2-12e_coco.py', 'clustr_t'),
     # Their plain forward asks for more than images.
     ('mmdet::boxinst/boxinst_r50_fpn_ms-90k_coco.py', 'clustr_t'),
     ('mmdet::maskformer/maskformer_r50_ms-16xb1-75e_coco.py', 'clustr_t'),
@@ -307,10 +309,20 @@ def test_assumed_outputs(tmp_path):
             parse(wrong)
 
 
-def test_a_folder_that_mmengine_does_not_find():
-    base = 'mmdet::legacy_1.x/retinanet_r50_fpn_1x_coco_v1.py'
+@pytest.mark.parametrize(
+    ('base', 'scope'),
+    [
+        ('mmdet::legacy_1.x/retinanet_r50_fpn_1x_coco_v1.py', 'mmdet'),
+        # A classifier of MMPretrain, of which MMEngine would ask MMDetection.
+        (
+            'mmdet::rtmdet/classification/cspnext-l_8xb256-rsb-a1-600e_in1k.py',
+            'mmpretrain',
+        ),
+    ],
+)
+def test_what_mmengine_does_not_find_by_its_short_name(base, scope):
     path = find_config(base)
-    name = swapping._base_name(swapping.Swap(), base, path, path)
+    name = swapping._base_name(swapping.Swap(), base, path, path, scope)
     assert name == str(path)
 
 
@@ -342,6 +354,22 @@ def test_heads_behind_a_neck_that_hands_on_maps():
     assert model['neck']['in_channels'] == (128, 256, 512)
     assert model['auxiliary_head'] == dict(in_channels=256)
     assert 'decode_head' not in model
+
+
+def test_heads_behind_a_neck_that_leaves_the_channels():
+    """RTMW's makes maps as wide as it gets them."""
+    backbone = dict(type='ResNet', depth=50, out_indices=(1, 2, 3))
+    neck = dict(
+        type='CSPNeXtPAFPN', in_channels=[512, 1024, 2048], out_channels=None
+    )
+    head = dict(type='RTMWHead', in_channels=2048, out_channels=9)
+    cfg = config('mmpose', backbone=backbone, neck=neck, head=head)
+    model = plan(cfg, preset('clustr_t')).settings['model']
+    assert model['neck'] == dict(in_channels=[128, 256, 512])
+    assert model['head'] == dict(in_channels=512)
+    cfg.model.neck.out_channels = 64
+    cfg.model.head.in_channels = 64
+    assert 'head' not in plan(cfg, preset('clustr_t')).settings['model']
 
 
 RESNET = dict(type='ResNet', depth=18)

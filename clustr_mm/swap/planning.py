@@ -25,8 +25,6 @@ FPN_CHANNELS = 256
 # Necks that make a pyramid of a plain ViT's maps, in MMSegmentation: they
 # belong to the backbone.
 PYRAMIDS = ('MultiLevelNeck', 'Feature2Pyramid')
-# Necks that hand on some maps as they are: FastFCN's second head looks at one.
-HANDING_ON = ('JPU',)
 # What certain parts of a model need and none of our backbones has.
 IMPOSSIBLE = {
     'DeiTClsHead': 'the token that DeiT distils to',
@@ -37,6 +35,9 @@ IMPOSSIBLE = {
     'SSDNeck': "the old backbone's own channels, which it continues",
     'CPMHead': 'several maps of the same stride, one for each refinement',
     'MSPNHead': 'several maps of the same stride, one for each refinement',
+    'MLANeck': 'several maps of the same stride, of blocks of a plain ViT',
+    'DDRHead': "the maps of both of the old backbone's branches",
+    'PIDHead': "the maps of all of the old backbone's branches",
 }
 
 
@@ -238,10 +239,13 @@ def _behind_neck(neck, maps: Maps, scope: str) -> Maps | None:
         return maps
     fed = neck
     if _has_channels(neck):
-        if type_of(neck) not in HANDING_ON:
+        if isinstance(neck, list) or neck.get('out_channels') is not None:
             return None
+        # Some necks hand on maps as they are, or as wide as they are.
         fed = dict(neck, in_channels=maps.channels(neck))
-    return Maps(after(neck, maps.old, scope), after(fed, maps.new, scope))
+    seen = Maps(after(neck, maps.old, scope), after(fed, maps.new, scope))
+    old, new = ([o.channels for o in outs] for outs in (seen.old, seen.new))
+    return None if fed is not neck and old == new else seen
 
 
 def _levels(old: list[Output], exact: bool) -> tuple[int, ...]:

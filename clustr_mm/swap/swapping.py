@@ -110,7 +110,8 @@ def swap_backbone(
     with tempfile.TemporaryDirectory() as folder:
         # A config must have a name that is one of a module.
         file = Path(out or Path(folder, 'dry_run.py'))
-        _write(swap, imports, _base_name(swap, base, path, file), file, cfg)
+        name = _base_name(swap, base, path, file, cfg.default_scope)
+        _write(swap, imports, name, file, cfg)
     return swap.notes
 
 
@@ -229,14 +230,18 @@ def _literal(value, indent: str = '') -> str:
     return f'dict(\n{"".join(lines)}{indent})'
 
 
-def _base_name(swap: Swap, base: str, path: Path, out: Path) -> str:
+def _base_name(
+    swap: Swap, base: str, path: Path, out: Path, default_scope: str
+) -> str:
     """How the new config names the one that it inherits from."""
     scope = base.partition('::')[0]
     if '::' not in base:
         return os.path.relpath(path.resolve(), out.resolve().parent)
     # MMEngine looks for a distribution by its original name, and for no
-    # folder such as legacy_1.x.
+    # folder such as legacy_1.x. It takes all parts for that toolbox's, which
+    # RTMDet's classifiers are not.
     is_known = is_installed(TOOLBOXES[scope].package.distribution)
+    is_known = is_known and scope == default_scope
     if is_known and re.match(r'\w+::\w+/', base):
         return base
     swap.notes.append(

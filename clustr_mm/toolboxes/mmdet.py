@@ -41,6 +41,8 @@ class MMDetection(Toolbox):
     )
 
     def probe_size(self, cfg: Config) -> Size:
+        if cfg.model.get('as_two_stage'):
+            return 256, 256  # it begins with its 900 best places
         return 128, 128  # the fewer anchors, the fewer regions to look at
 
     def _size_after(self, transform: dict) -> Size | None:

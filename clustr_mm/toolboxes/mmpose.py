@@ -7,6 +7,7 @@ from mmengine.structures import InstanceData
 from clustr_mm.dependencies import Package
 from .toolbox import Reduced, Size, Toolbox
 
+NUM_COCO_JOINTS = 17
 CODEC = dict(input_size=(96, 128), heatmap_size=(24, 32))
 
 
@@ -40,7 +41,8 @@ class MMPose(Toolbox):
     def num_joints(self, head: dict) -> int:
         """How many key points a head finds, which each calls otherwise."""
         names = ('out_channels', 'num_joints', 'num_keypoints')
-        return next(head[name] for name in names if name in head)
+        told = (head[name] for name in names if name in head)
+        return next(told, NUM_COCO_JOINTS)
 
     def _sample(self, cfg: Config, size: Size):
         from mmpose.structures import PoseDataSample
