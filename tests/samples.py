@@ -80,6 +80,8 @@ def detection(cfg, size, num):
             labels=torch.tensor([i % num_classes]),
             masks=BitmapMasks(mask, height, width),
         )
+        if type_of(cfg.model) == 'FastRCNN':
+            sample.proposals = InstanceData(bboxes=sample.gt_instances.bboxes)
         sample.ignored_instances = InstanceData(
             bboxes=torch.zeros(0, 4), labels=torch.zeros(0, dtype=int)
         )

@@ -113,6 +113,8 @@ MORE_SWAPS = [
     ('mmpretrain::deit/deit-small_4xb256_in1k.py', 'token_pooling_s_k07'),
     # It chooses 900 places of the picture to begin with.
     ('mmdet::dino/dino-4scale_r50_8xb2-12e_coco.py', 'clustr_t'),
+    # It is told where to look.
+    ('mmdet::fast_rcnn/fast-rcnn_r50_fpn_1x_coco.py', 'clustr_t'),
     # Their plain forward asks for more than images.
     ('mmdet::boxinst/boxinst_r50_fpn_ms-90k_coco.py', 'clustr_t'),
     ('mmdet::maskformer/maskformer_r50_ms-16xb1-75e_coco.py', 'clustr_t'),

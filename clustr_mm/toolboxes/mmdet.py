@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from mmengine.config import Config, ConfigDict
 
+from clustr_mm.configs import type_of
 from clustr_mm.dependencies import Package
 from .toolbox import Reduced, Size, Toolbox
 
@@ -60,7 +61,12 @@ class MMDetection(Toolbox):
         nothing = InstanceData(
             bboxes=torch.zeros(0, 4), labels=torch.zeros(0, dtype=int)
         )
+        known = {}
+        if type_of(cfg.model) == 'FastRCNN':  # it is told where to look
+            whole = torch.tensor([[0.0, 0, *size[::-1]]])
+            known['proposals'] = InstanceData(bboxes=whole)
         return DetDataSample(
+            **known,
             gt_instances=nothing,  # QueryInst looks whether there are any
             metainfo=dict(
                 img_shape=size,
