@@ -392,6 +392,7 @@ def test_where_a_backbone_starts(server, hub, offer, small):
 
 def test_teachers(server, hub, offer, small):
     """That of a distillation, and that of DynamicViT, which is itself."""
+    init_default_scope('mmpretrain')
     offer(f'{server.url}/good/x.pth')
     init_cfg = dict(type='Pretrained', checkpoint=NAME, prefix='backbone.')
     teacher = Teacher(dict(type='EViT', **SMALL, init_cfg=init_cfg))
