@@ -8,6 +8,7 @@ from pathlib import Path
 
 from . import timing
 from .claims import CLAIMS, Check, Claim, expected_hours
+from .claims.pooling import BUDGETS
 from .estimates import Estimate
 
 # By arm and seed.
@@ -204,47 +205,46 @@ def _plot(
             for arm in known
             if arm in timed['speedup']
         }
-    figure = Figure(figsize=(6.5 * len(costs), 4.5), layout='constrained')
+    size = 5 * len(costs) + 1.5, 4
+    figure = Figure(figsize=size, layout='constrained')
     panels = figure.subplots(1, len(costs), sharey=True, squeeze=False)[0]
     for axes, (label, cost) in zip(panels, costs.items()):
-        for family in _families(cost):
-            _draw(axes, family, cost, results)
+        for name, family in _families(cost).items():
+            _draw(axes, name, family, cost, results)
         axes.set_xlabel(label)
         axes.grid(alpha=0.3)
     metric = next(iter(results[known[0]].values()))['metric']
     panels[0].set_ylabel(metric)
+    handles = panels[0].get_legend_handles_labels()
+    figure.legend(*handles, loc='outside right upper', fontsize=8)
     # The same results give the same file.
     with rc_context({'svg.hashsalt': 'clustr_mm'}):
         figure.savefig(path, metadata={'Date': None})
 
 
-def _families(arms: dict[str, float]) -> list[list[str]]:
-    """Arms that differ in the number at their end alone, together."""
+def _families(arms: dict[str, float]) -> dict[str, list[str]]:
+    """Arms that differ in their budget alone, together."""
     found: dict[str, list[str]] = {}
     for arm in arms:
-        stem, _, number = arm.rpartition('_')
-        found.setdefault(stem if number.isdigit() else arm, []).append(arm)
-    return list(found.values())
+        stem, _, budget = arm.rpartition('_')
+        is_one = stem and (budget.isdigit() or budget in BUDGETS)
+        found.setdefault(stem if is_one else arm, []).append(arm)
+    return found
 
 
-def _draw(axes, family: list[str], cost: dict, results: Results) -> None:
-    """A point with its interval for each arm, joined by a line."""
-    values = [
-        Estimate.of([run['value'] for run in results[arm].values()])
-        for arm in family
-    ]
-    axes.errorbar(
+def _draw(
+    axes, name: str, family: list[str], cost: dict, results: Results
+) -> None:
+    """The means of a family's arms, joined by a line, and each seed."""
+    values = {
+        arm: [run['value'] for run in results[arm].values()] for arm in family
+    }
+    (line,) = axes.plot(
         [cost[arm] for arm in family],
-        [value.mean for value in values],
-        [0 if math.isinf(value.half) else value.half for value in values],
-        fmt='o-',
-        capsize=3,
+        [Estimate.of(values[arm]).mean for arm in family],
+        'o-',
+        label=name.replace('_', ' '),
     )
-    for arm, value in zip(family, values):
-        axes.annotate(
-            arm,
-            (cost[arm], value.mean),
-            xytext=(5, 4),
-            textcoords='offset points',
-            fontsize=7,
-        )
+    for arm, seeds in values.items():
+        costs = [cost[arm]] * len(seeds)
+        axes.scatter(costs, seeds, s=9, alpha=0.4, color=line.get_color())
