@@ -403,6 +403,14 @@ def test_explorer_in_its_page_follows_the_colours(browser):
     driver.execute_script("document.body.dataset.mdColorScheme = 'default'")
     driver.switch_to.frame(frame)
     wait_for(driver, theme.format('light'))
+    # A page that is done after its frame, whose `load` has been, then.
+    driver.execute_script("document.documentElement.dataset.theme = ''")
+    driver.switch_to.default_content()
+    driver.execute_script(
+        "document.dispatchEvent(new Event('DOMContentLoaded'))"
+    )
+    driver.switch_to.frame(frame)
+    wait_for(driver, theme.format('light'))
     driver.switch_to.default_content()
 
 
