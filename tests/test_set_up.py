@@ -405,6 +405,12 @@ def test_damaged(world):
             'CLUSTR_MM_TORCH',
         ),
         ('error: No interpreter found for Python >=3.10', 'install Python'),
+        (
+            'error: Failed to download `https://github.com/astral-sh/'
+            'python-build-standalone/releases/download/cpython-3.10.tar.gz`\n'
+            '  cause: dns error: failed to lookup address information',
+            'install Python',
+        ),
         ('error: Hash mismatch for `torch==2.12.1`', 'index settings of uv'),
         ('error: No space left on device (os error 28)', 'disk is full'),
         ('c++: fatal error: Killed signal terminated program', 'MAX_JOBS=1'),

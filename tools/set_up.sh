@@ -243,8 +243,8 @@ advice() {
     fi
   done << 'END'
 No space left~The disk is full: free some space, or have uv's cache elsewhere (UV_CACHE_DIR).
+No interpreter found|python-build-standalone~No suitable Python was found, nor could uv fetch one: install Python 3.10 to 3.14 (3.10 or 3.11 for upstream), or point UV_PYTHON to one.
 error sending request|dns error|[Cc]onnect|timed out|NewConnectionError~The package index cannot be reached: check the network, and the proxy and index settings of uv (or of pip, which fetches uv).
-No interpreter found~No suitable Python was found, nor could uv fetch one: install Python 3.10 to 3.14 (3.10 or 3.11 for upstream), or point UV_PYTHON to one.
 [Hh]ash mismatch~What the index has is not what requirements/ lists: check the index settings of uv.
 No solution found|no version of|No matching distribution~The package index lacks a version for this Python and platform: check the index settings of uv and CLUSTR_MM_TORCH, or choose another Python with UV_PYTHON.
 Killed signal|Cannot allocate memory|signal: 9~The compiler ran out of memory: set MAX_JOBS=1.

@@ -32,6 +32,9 @@ _TILE = 2**22
 _TABLE = 1024
 # Distances are off by this many rounding errors of the squared norms.
 _MARGIN = 4
+# Squared norms in a table are at least this, so that costs say what weighs
+# nothing: far above 0 when multiplied by a margin and a weight.
+_LEAST_NORM = 1e-28
 # More than there are tokens.
 _BEYOND = 2**62
 
@@ -184,23 +187,24 @@ def _margin(x: Tensor) -> float:
 
 def _by_table(x: Tensor, weight: Tensor) -> Callable[[Tensor], Assigned]:
     """Look up all distances in one matrix: every medoid is a token."""
-    norms, num_tokens = _norms(x), x.shape[1]
+    norms, num_tokens = _norms(x).clamp_min_(_LEAST_NORM), x.shape[1]
     both = norms[:, None] + norms[..., None]
     table = torch.baddbmm(both, x, x.mT, alpha=-2).clamp_(0)
     most = torch.add(table, both, alpha=_margin(x))
     least = torch.sub(table, both, alpha=_margin(x))
-    bounds = torch.cat([most, least, torch.ones_like(norms)[..., None]], 2)
+    bounds = torch.cat([most, least], 2)
     # What is summed over clusters, in one go.
     weighted = weight[..., None] * bounds
 
     def assign(medoids: Tensor) -> Assigned:
         rows = take_rows(bounds, medoids)
-        most, least = rows[..., :-1].split(num_tokens, 2)
+        most, least = rows.split(num_tokens, 2)
         labels = _first_true(least <= most.amin(1, keepdim=True))
         sums = cluster_sum(weighted, labels, medoids.shape[1])
         own = labels[:, None, None].expand(-1, -1, 2, -1)
-        costs = sums[..., :-1].unflatten(2, (2, -1)).gather(1, own)
-        return Assigned(labels, *costs[:, 0].unbind(1), sums[..., -1])
+        costs = sums.unflatten(2, (2, -1)).gather(1, own)
+        # What the first token would cost is 0 for want of weight alone.
+        return Assigned(labels, *costs[:, 0].unbind(1), sums[..., 0])
 
     return assign
 

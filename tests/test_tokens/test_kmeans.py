@@ -105,7 +105,7 @@ class Largest(TorchDispatchMode):
     [
         # All distances of an image in a table, up to a number of tokens.
         # Two bounds of each, and a column of ones.
-        (kmedoids, 1024, 5, 1024**2, 2 * 1024**2 + 1024),
+        (kmedoids, 1024, 5, 1024**2, 2 * 1024**2),
         (kmedoids, 1025, 5, 0, 1025 * 100),
         # Else, distances to centers in pieces of 16 MB.
         (kmeans, 60_000, 100, 2**21, 2**22),
