@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from clustr_mm.necks.simple_fpn import SimpleFPN
 from clustr_mm.tokens import density_peaks as module
-from clustr_mm.tokens import merging
+from clustr_mm.tokens import kmeans, merging
 from clustr_mm.tokens.density_peaks import density_peaks
 from tests.tiny_models import build, clustr, images
 
@@ -57,7 +57,8 @@ def operators(call):
 
 @pytest.fixture(autouse=True)
 def _like_a_device(monkeypatch):
-    monkeypatch.setattr(module, '_may_look', lambda x: False)
+    for searches in module, kmeans:
+        monkeypatch.setattr(searches, 'may_look', lambda x: False)
     monkeypatch.setattr(merging, '_has_matrix', lambda *_: True)
     monkeypatch.setattr(module.products, 'is_faster', lambda *_: False)
 

@@ -160,7 +160,7 @@ def count_macs(model: Callable, *args, **kwargs) -> Cost:
     modes = {part: part.training for part in module.modules()}
     module.eval()
     try:
-        with counter.watching(), _Unfused(), counter:
+        with counter.watching(), _Unabridged(), counter:
             model(*args, **kwargs)
     finally:
         for part, mode in modes.items():
@@ -174,12 +174,18 @@ def _is_shape(value) -> bool:
     )
 
 
-class _Unfused(TorchFunctionMode):
-    """Does nothing, but wherever there is such a mode, PyTorch's transformer
-    layers leave out their fused kernels, inside of which products hide.
+class _Unabridged(TorchFunctionMode):
+    """Has everything run that may.
+
+    Nothing is equal, so that a clustering goes on though it has settled: an
+    input that is slower to settle costs as much. Wherever there is such a
+    mode, PyTorch's transformer layers leave out their fused kernels, inside of
+    which products hide.
     """
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.equal:
+            return False
         return func(*args, **(kwargs or {}))
 
 

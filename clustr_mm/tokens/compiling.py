@@ -23,6 +23,14 @@ def is_exporting() -> bool:
     return ask is not None and ask()
 
 
+def may_look(x: Tensor) -> bool:
+    """Whether what is done next may depend on the values of ``x``.
+
+    A compiler knows none, and a device would have to be waited for.
+    """
+    return x.device.type == 'cpu' and not is_compiling()
+
+
 def as_operator(schema: str, fake: Callable) -> Callable:
     """Let `torch.compile` see a function as a single operator.
 

@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import products
-from .compiling import as_operator, is_exporting, ranking
+from .compiling import as_operator, is_exporting, may_look, ranking
 from .trail import inverse, take
 
 # Distances in a tile: few enough to be small beside a model's activations,
@@ -218,7 +218,7 @@ def find_peaks(
     # identical tokens is the densest.
     margin = norms * (_MARGIN * torch.finfo(x.dtype).eps)
 
-    if looks := _may_look(x):
+    if looks := may_look(x):
         size, own = _CHUNK_SIZE, None
     else:
         size, own = _chunk_size(x.shape[1]), norms
@@ -386,14 +386,6 @@ def _centered(x: Tensor) -> Tensor:
     x = (x - x.mean(1, keepdim=True)) / math.sqrt(x.shape[-1])
     short = -x.shape[-1] % (_CACHE_LINE // x.element_size())
     return F.pad(x, (0, short)) if short else x
-
-
-def _may_look(x: Tensor) -> bool:
-    """Whether a size may depend on the values of ``x``.
-
-    In an exported graph none may, and a device would have to be waited for.
-    """
-    return x.device.type == 'cpu' and not is_exporting()
 
 
 def _exact(square: Tensor, margin: Tensor) -> Tensor:

@@ -13,6 +13,9 @@ choices, rounding errors apart, the one with the lower index is taken. A
 cluster that is left without tokens, or whose tokens weigh nothing, keeps its
 center. Distances are computed in float32 at least, whatever the tokens' type
 and the autocast state. No gradient flows through the assignment.
+
+Where the host can know, which is on a CPU, iterations end when they would
+change nothing more.
 """
 
 from collections.abc import Callable
@@ -21,7 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .compiling import is_exporting
+from .compiling import is_exporting, may_look
 from .merging import cluster_mean, cluster_sum
 from .trail import take, take_rows
 
@@ -72,10 +75,12 @@ def kmeans(
         with torch.no_grad():
             centers, slack = take(points, init), _slack(points)
             num = centers.shape[1]
-            for _ in range(iters - 1):
-                labels = _nearest(points, slack, centers)
-                centers = cluster_mean(points, labels, num, weight, centers)
             labels = _nearest(points, slack, centers)
+            for _ in range(iters - 1):
+                centers = cluster_mean(points, labels, num, weight, centers)
+                before, labels = labels, _nearest(points, slack, centers)
+                if _has_settled(before, labels):
+                    break
         # A cluster without tokens, or whose tokens weigh nothing, keeps its
         # center.
         centers = cluster_mean(points, labels, num, weight, centers)
@@ -110,7 +115,10 @@ def kmedoids(
         medoids = init + places[:, :1]
         for _ in range(iters):
             found = assign(medoids)
-            medoids = _cheapest_or(medoids, places, *found)
+            before = medoids
+            medoids = _cheapest_or(before, places, *found)
+            if _has_settled(before, medoids):
+                break
     return found.labels, medoids - places[:, :1]
 
 
@@ -143,6 +151,11 @@ def _prepare(
     weight = x.new_ones(x.shape[:2]) if weight is None else weight.to(x.dtype)
     origin = x.detach().mean(1, keepdim=True)
     return x - origin, weight, origin
+
+
+def _has_settled(before: Tensor, after: Tensor) -> bool:
+    """Whether more iterations would change nothing, where it may be known."""
+    return may_look(after) and torch.equal(before, after)
 
 
 def _nearest(x: Tensor, slack: Tensor, centers: Tensor) -> Tensor:

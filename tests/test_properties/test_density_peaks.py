@@ -63,7 +63,7 @@ def searches(draw):
     return {
         **sizes,
         'is_exporting': lambda: exporting,
-        '_may_look': lambda x: looks,
+        'may_look': lambda x: looks,
     }
 
 

@@ -29,7 +29,7 @@ def _tiling(request, monkeypatch):
     And both as on a device, where no size may depend on the data.
     """
     if 'device' in request.param:
-        monkeypatch.setattr(module, '_may_look', lambda x: False)
+        monkeypatch.setattr(module, 'may_look', lambda x: False)
     if 'tiles' in request.param:
         monkeypatch.setattr(module, '_TILE_SIZE', {'cpu': 1, 'cuda': 1})
         monkeypatch.setattr(module, '_TILE_ROWS', 20)

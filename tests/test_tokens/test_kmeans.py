@@ -88,13 +88,14 @@ def test_brute_force(num_tokens, num_clusters, iters):
             torch.testing.assert_close(centers[i], expected[1])
 
 
-class Largest(TorchDispatchMode):
-    """Counts the elements of the largest tensor that anything returns."""
+class Seen(TorchDispatchMode):
+    """Counts operators, and the elements of the largest tensor."""
 
-    elements = 0
+    operators = elements = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
+        self.operators += 1
         if isinstance(out, torch.Tensor):
             self.elements = max(self.elements, out.numel())
         return out
@@ -104,7 +105,7 @@ class Largest(TorchDispatchMode):
     ('function', 'tokens', 'clusters', 'least', 'most'),
     [
         # All distances of an image in a table, up to a number of tokens.
-        # Two bounds of each, and a column of ones.
+        # Two bounds of each.
         (kmedoids, 1024, 5, 1024**2, 2 * 1024**2),
         (kmedoids, 1025, 5, 0, 1025 * 100),
         # Else, distances to centers in pieces of 16 MB.
@@ -114,9 +115,9 @@ class Largest(TorchDispatchMode):
 def test_memory(monkeypatch, function, tokens, clusters, least, most):
     monkeypatch.setattr(merging, '_has_matrix', lambda *_: False)
     x, init = torch.randn(1, tokens, 2), torch.arange(clusters)[None]
-    with Largest() as largest:
+    with Seen() as seen:
         function(x, init, iters=1)
-    assert least <= largest.elements <= most
+    assert least <= seen.elements <= most
 
 
 @pytest.mark.parametrize('function', [kmeans, kmedoids])
@@ -131,6 +132,19 @@ def test_five_iterations_unless_told(function):
     assert not torch.equal(labels[0], labels[1])
     assert not torch.equal(labels[1], labels[2])
     assert torch.equal(function(x, init)[0][0], labels[1])
+
+
+@pytest.mark.parametrize('function', [kmeans, kmedoids])
+def test_ends_when_nothing_changes(monkeypatch, function):
+    torch.manual_seed(0)
+    x, init = torch.randn(3, 60, 4), torch.arange(10).expand(3, -1)
+    with Seen() as ended:
+        early = function(x, init, iters=40)
+    monkeypatch.setattr(module, 'may_look', lambda x: False)
+    with Seen() as went_on:
+        late = function(x, init, iters=40)
+    assert all(map(torch.equal, early, late))
+    assert ended.operators < went_on.operators / 2
 
 
 def test_a_cluster_for_each_token():
