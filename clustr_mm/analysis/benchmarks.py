@@ -36,7 +36,8 @@ DENSITY_PEAKS = (
 )
 # The first stage of a 1333 x 800 image: height and width in tokens.
 LARGE_GRID = (200, 334)
-KMEDOIDS = ((8, 196, 384), 140)
+# A map of tokens, [B, C, H, W], and a number of clusters.
+KMEDOIDS = ((8, 384, 14, 14), 140)
 WINDOW = 56
 
 
@@ -107,8 +108,8 @@ def _large_density_peaks(grid: tuple[int, int], setting: Setting) -> Result:
 def _kmedoids(
     shape: Sequence[int], num_clusters: int, setting: Setting
 ) -> Result:
-    x = torch.randn(shape, device=setting.device)
-    weight = torch.rand(shape[:2], device=setting.device)
+    x = setting.picture(*shape).flatten(2).mT.contiguous()
+    weight = torch.rand(x.shape[:2], device=setting.device)
     init = weight.topk(num_clusters).indices
 
     def loop():
@@ -120,7 +121,7 @@ def _kmedoids(
     equal = [(a == b).float().mean().item() for a, b in zip(ours(), loop())]
     _make_sure(min(equal) > 0.95, 'K-Medoids', equal)
     result = measure(
-        f'K-Medoids, {list(shape)} to {num_clusters} clusters, 5 iterations',
+        f'K-Medoids, {list(x.shape)} to {num_clusters} clusters, 5 iterations',
         {'loop over clusters': _counted(loop), 'ours': _counted(ours)},
         setting,
         len(x),
@@ -196,7 +197,7 @@ def backbones(
 def plain_vits(setting: Setting, batch: int, size: int) -> Result:
     """Each plain ViT, the dense one of mmpretrain, and the straightforward
     version of each."""
-    img = torch.randn(batch, 3, size, size, device=setting.device)
+    img = setting.picture(batch, 3, size, size)
     dense = build_backbone(DEIT, setting, img_size=size)
     candidates = _variants('DeiT-S, mmpretrain', dense, img, setting)
     for name, settings in PLAIN.items():
@@ -214,7 +215,7 @@ def plain_vits(setting: Setting, batch: int, size: int) -> Result:
 
 def feature_maps(setting: Setting, batch: int, size: int) -> Result:
     """What a map at full resolution costs over the class token."""
-    img = torch.randn(batch, 3, size, size, device=setting.device)
+    img = setting.picture(batch, 3, size, size)
     candidates = {}
     for name in 'EViT-S/0.7', 'DynamicViT-S/0.7', 'Token Pooling, level 3':
         for out_type in 'cls_token', 'featmap':
@@ -237,7 +238,7 @@ def pyramids(
     ours: dict[str, dict],
 ) -> Result:
     """ClusTR against Swin and PVT, and the share of time that it clusters."""
-    img = torch.randn(batch, 3, *size, device=setting.device)
+    img = setting.picture(batch, 3, *size)
     candidates, models = {}, {}
     for name, settings in {
         'Swin-T, mmseg': SWIN,
@@ -272,7 +273,7 @@ def training(
     """An iteration of training: forward, backward, a step of AdamW."""
     setting = replace(setting, training=True)
     for batch in batches:
-        img = torch.randn(batch, 3, size, size, device=setting.device)
+        img = setting.picture(batch, 3, size, size)
         candidates = {}
         for name, model in _everybody(setting, size):
             macs = count_macs(model, img[:1]).macs
@@ -301,7 +302,7 @@ def precision(
     """Each backbone in ``setting.dtype``, by autocast, and in float32."""
     full = replace(setting, dtype='float32')
     for batch in batches:
-        img = torch.randn(batch, 3, size, size, device=setting.device)
+        img = setting.picture(batch, 3, size, size)
         candidates, notes = {}, []
         for name, model in _everybody(setting, size):
             predict = partial(model, img)

@@ -21,6 +21,7 @@ from torch.nn.modules.module import (
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from clustr_mm.tokens.kmeans import all_iterations
 from .table import format_table
 
 KINDS = {
@@ -160,7 +161,7 @@ def count_macs(model: Callable, *args, **kwargs) -> Cost:
     modes = {part: part.training for part in module.modules()}
     module.eval()
     try:
-        with counter.watching(), _Unabridged(), counter:
+        with counter.watching(), _Unfused(), all_iterations(), counter:
             model(*args, **kwargs)
     finally:
         for part, mode in modes.items():
@@ -174,18 +175,12 @@ def _is_shape(value) -> bool:
     )
 
 
-class _Unabridged(TorchFunctionMode):
-    """Has everything run that may.
-
-    Nothing is equal, so that a clustering goes on though it has settled: an
-    input that is slower to settle costs as much. Wherever there is such a
-    mode, PyTorch's transformer layers leave out their fused kernels, inside of
-    which products hide.
+class _Unfused(TorchFunctionMode):
+    """Does nothing, but wherever there is such a mode, PyTorch's transformer
+    layers leave out their fused kernels, inside of which products hide.
     """
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func is torch.equal:
-            return False
         return func(*args, **(kwargs or {}))
 
 

@@ -52,7 +52,7 @@ def growth(
     }
 
     def predict(name: str, size: int) -> Call:
-        img = torch.randn(1, 3, size, size, device=setting.device)
+        img = setting.picture(1, 3, size, size)
         return partial(models[name], img)
 
     areas = {size: size * size for size in sizes}

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -13,6 +14,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from torch import Tensor
 
 from clustr_mm.errors import UserError
 from clustr_mm.tokens import processor
@@ -54,6 +56,17 @@ class Setting:
                 f'this torch does not compute in {self.dtype} on '
                 f'{self.device}: {error}'
             ) from error
+
+    def picture(self, *shape: int) -> Tensor:
+        """Noise of all sizes, [B, C, H, W], about as smooth as photographs:
+        a clustering settles in white noise at once."""
+        picture = torch.randn(shape, device=self.device)
+        size = shape[2:]
+        for octave in range(1, min(size).bit_length()):
+            coarse = [max(1, side >> octave) for side in size]
+            noise = torch.randn(*shape[:2], *coarse, device=self.device)
+            picture += F.interpolate(noise, size, mode='bilinear')
+        return picture / picture.std()
 
     @property
     def processor(self) -> str:
