@@ -36,20 +36,28 @@ DEFAULT = [
 ]
 
 # Tests of a module, besides those that have its name. Slow ones are left out.
-PLAIN = ['test_backbones/test_vit.py', 'test_properties/test_vits.py']
-THIN = ['test_backbones', 'test_properties/test_vits.py']
+VITS = ['test_properties/test_vits.py']
+PLAIN = ['test_backbones/test_vit.py', *VITS]
+REDUCERS = ['test_backbones/test_reducers.py']
 MORE_TESTS = {
-    'tokens/compiling.py': ['test_tokens', 'test_export.py'],
+    'tokens/compiling.py': ['test_tokens/test_kmeans.py', 'test_export.py'],
     'tokens/density_peaks.py': ['test_backbones/test_clustr.py'],
     'tokens/maps.py': ['test_backbones/test_clustr.py'],
     'tokens/processor.py': ['test_tokens/test_products.py'],
-    'tokens/products.py': ['test_layers', 'test_properties/test_trail.py'],
-    'tokens/trail.py': THIN,
-    'layers': THIN,
+    'tokens/products.py': ['test_layers/test_linear.py'],
+    'tokens/trail.py': ['test_backbones/test_hvt.py', *REDUCERS, *VITS],
+    'layers/attention.py': ['test_backbones/test_dynamic_vit.py', *PLAIN],
+    'layers/block.py': [*PLAIN, *REDUCERS],
+    'layers/convolution.py': ['test_backbones/test_narrow_pictures.py'],
+    'layers/patch_embed.py': ['test_backbones/test_lvvit.py', *PLAIN],
+    'layers/pooling.py': ['test_backbones/test_hvt.py', *REDUCERS, *VITS],
+    'layers/recompute.py': REDUCERS,
+    'layers/reducer.py': REDUCERS,
     'backbones': ['test_properties/test_vits.py'],
     'backbones/clustr.py': [],
-    'training/global_batch.py': ['test_training', 'test_distributed.py'],
-    'training/teacher.py': ['test_training'],
+    'training/global_batch.py': ['test_distributed.py'],
+    'training/ratio_loss.py': ['test_training/test_sparsification.py'],
+    'training/teacher.py': ['test_training/test_sparsification.py'],
     'checkpoints/checkpoint_hook.py': ['test_interruption.py'],
     'checkpoints/compatibility.py': ['test_safe_loading.py'],
     'checkpoints/download.py': ['test_published.py'],

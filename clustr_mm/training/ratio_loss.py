@@ -32,7 +32,7 @@ def ratio_loss(
         raise ValueError(f'{len(decisions)} stages, but {len(shares)} shares')
     kept = torch.stack([stays.float().mean(-1) for stays in decisions])
     if not per_image:
-        kept = global_mean(kept.mean(-1, keepdim=True))
+        kept = global_mean(kept.mean(1))
     errors = [
         (mean - share).square().mean() for mean, share in zip(kept, shares)
     ]

@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from mmcv.ops import DeformConv2dPack
 from mmengine.optim import build_optim_wrapper
 from mmengine.registry import DefaultScope
 
+import clustr_mm.training  # noqa: F401
 from clustr_mm.backbones import ThinViT
 from tests.tiny_models import TRAINED
 
@@ -65,6 +67,15 @@ def test_custom_keys_go_along():
     )
     assert found['head.weight'] == (10, 0.1)
     assert found['backbone.pos_embed'] == (RATE**5, 0)
+
+
+def test_offsets_of_deformable_convolutions_have_a_rate_of_their_own():
+    """As with MMEngine's constructor, from which all options come."""
+    model = Model(ThinViT(**TRAINED))
+    model.neck = DeformConv2dPack(4, 4, 3)
+    found = learning_rates(model, dcn_offset_lr_mult=0.1)
+    assert found['neck.conv_offset.weight'] == (pytest.approx(0.1), 0.1)
+    assert found['neck.weight'] == (1, 0.1)
 
 
 def test_backbone_without_depths():

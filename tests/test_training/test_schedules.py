@@ -7,6 +7,7 @@ import torch
 from mmengine.hooks import Hook
 from mmengine.registry import init_default_scope
 
+import clustr_mm.runs.cpu  # noqa: F401
 from tests.test_training.small import classifier, runner
 
 pytest.importorskip('mmpretrain')

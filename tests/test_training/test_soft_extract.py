@@ -103,3 +103,6 @@ def test_errors():
         searching(sparsity_weight=-1)
     with pytest.raises(ValueError, match='SoftExtractDeiT'):
         classifier('ThinViT', type='KeepSearch')
+    both = [dict(type='SoftExtract', block=0), dict(type='TokenPool', block=1)]
+    with pytest.raises(ValueError, match='SoftExtractDeiT'):
+        classifier('ThinViT', type='KeepSearch', backbone=dict(reducers=both))

@@ -98,6 +98,21 @@ def test_teacher_of_other_classes(tmp_path):
         model.init_weights()
 
 
+def test_teacher_of_another_size_of_pictures(tmp_path):
+    """Positions are fitted to the size, but cannot be made up."""
+    dense = classifier('ThinViT', backbone=dict(img_size=64))
+    file, weights = tmp_path / 'dense.pth', dense.state_dict()
+    model = classifier(
+        'DynamicViT', type='SparseClassifier', pretrained=str(file)
+    )
+    torch.save(weights, file)
+    model.init_weights()
+    del weights['backbone.pos_embed']
+    torch.save(weights, file)
+    with pytest.raises(UserError, match=r'does not have its .*pos_embed'):
+        model.init_weights()
+
+
 def test_teacher_is_nobodys_business(tmp_path):
     model, _ = sparse(tmp_path)
     names = [name for name, _ in model.named_parameters()]
@@ -227,6 +242,10 @@ def test_ratio_loss_pulls_the_kept_share_to_its_target(tmp_path, keep):
     [
         (dict(token_loss='l1'), "'mse' or 'kl'"),
         (dict(backbone=dict(type='ThinViT')), 'trains one of'),
+        (
+            dict(backbone=dict(reducers=[dict(type='TokenPool', block=3)])),
+            'trains one of',
+        ),
     ],
 )
 def test_bad_arguments(change, message):
