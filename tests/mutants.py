@@ -57,7 +57,10 @@ MORE_TESTS = {
     'backbones/clustr.py': [],
     'training/global_batch.py': ['test_distributed.py'],
     'training/ratio_loss.py': ['test_training/test_sparsification.py'],
-    'training/teacher.py': ['test_training/test_sparsification.py'],
+    'training/teacher.py': [
+        *('test_training/test_distillation.py', 'test_published.py'),
+        'test_training/test_sparsification.py',
+    ],
     'checkpoints/checkpoint_hook.py': ['test_interruption.py'],
     'checkpoints/compatibility.py': ['test_safe_loading.py'],
     'checkpoints/download.py': ['test_published.py'],

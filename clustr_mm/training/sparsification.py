@@ -189,7 +189,7 @@ class SparseClassifier(ImageClassifier):
     ) -> dict[str, Tensor]:
         """What tells the class token and those that stay from the
         teacher's."""
-        x = self.teacher(inputs, stage='backbone')[-1]
+        x = self.teacher(inputs)[-1]
         head, teacher_head = self.head, self.teacher.network.head
         teacher_tokens = x[:, 1:]
         losses = {}

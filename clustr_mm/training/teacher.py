@@ -39,18 +39,18 @@ class Teacher(nn.Module):
         self.network.init_weights()
 
     @torch.no_grad()
-    def forward(self, images: Tensor, *args, **kwargs) -> Any:
+    def forward(self, images: Tensor) -> Any:
         """Features: of a classifier, or all that another network returns."""
         network = self.network
         # FSDP moves the children of a model, of which this is none.
         if next(network.parameters()).device != images.device:
             network.to(images.device)
         forward = getattr(network, 'extract_feat', network)
-        return forward(images, *args, **kwargs)
+        return forward(images)
 
-    def _apply(self, fn: Callable, *args, **kwargs):
-        self.network._apply(fn, *args, **kwargs)
-        return super()._apply(fn, *args, **kwargs)
+    def _apply(self, fn: Callable, recurse: bool = True) -> 'Teacher':
+        self.network._apply(fn, recurse)
+        return self
 
     def __deepcopy__(self, memo: dict) -> 'Teacher':
         """Whoever copies the model, for a moving average, shares it."""

@@ -143,6 +143,12 @@ def test_bad_arguments():
         distiller(dict(TRAINED, type='HVT'))
 
 
+def test_no_gradient_reaches_a_teacher():
+    """Nor goes through it, were it to pictures that can learn."""
+    found = distiller().teacher(images(1).requires_grad_())[-1]
+    assert not found.requires_grad
+
+
 def test_teacher_goes_where_the_pictures_are():
     """Sharding moves the model's children alone, and it is none."""
     teacher = distiller().teacher

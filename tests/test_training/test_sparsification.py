@@ -76,7 +76,7 @@ def test_teacher_has_the_dense_weights(tmp_path):
     assert isinstance(model, SparseClassifier)
     dense.eval()
     inputs = images(2)
-    feats = model.train().teacher(inputs, stage='backbone')
+    feats = model.train().teacher(inputs)
     torch.testing.assert_close(
         model.teacher.network.head((feats[-1][:, 0],)), dense(inputs)
     )
@@ -150,6 +150,7 @@ def test_every_parameter_learns(backbone, token_loss):
     total.backward()
     idle = [n for n, p in model.named_parameters() if p.grad is None]
     assert not idle
+    assert all(p.grad is None for p in model.teacher.network.parameters())
     # The predictors above all.
     for reducer in model.backbone.reducers:
         assert reducer.predictor.features[1].weight.grad.abs().sum() > 0
