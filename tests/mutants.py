@@ -58,8 +58,8 @@ MORE_TESTS = {
     'training/global_batch.py': ['test_distributed.py'],
     'training/ratio_loss.py': ['test_training/test_sparsification.py'],
     'training/teacher.py': [
-        *('test_training/test_distillation.py', 'test_published.py'),
-        'test_training/test_sparsification.py',
+        'test_training/test_distillation.py',
+        *('test_training/test_sparsification.py', 'test_published.py'),
     ],
     'checkpoints/checkpoint_hook.py': ['test_interruption.py'],
     'checkpoints/compatibility.py': ['test_safe_loading.py'],

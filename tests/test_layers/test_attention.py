@@ -157,6 +157,24 @@ def test_what_is_left_where_next_to_nothing_is():
     torch.testing.assert_close(out[0, :, 0], expected, atol=1e-3, rtol=0)
 
 
+@pytest.mark.parametrize('statistic', [None, 'column_sum'])
+@pytest.mark.parametrize(('qk_norm', 'alpha'), [('fixed', 1), ('learned', 5)])
+def test_normalised_queries_and_keys(qk_norm, alpha, statistic):
+    """Token Pooling, appendix F: logits are cosines, alpha times as large."""
+    attn, x = Attention(DIMS, HEADS, qk_norm=qk_norm), case()[1]
+    if qk_norm == 'learned':
+        torch.nn.init.constant_(attn.alpha, alpha)
+    heads = attn.qkv(x).unflatten(2, (3, HEADS, -1))
+    q, k, v = heads.permute(2, 0, 3, 1, 4)
+    cosines = F.cosine_similarity(q[..., None, :], k[..., None, :, :], dim=-1)
+    probs = (alpha * cosines).softmax(-1)
+    out, found = attn(x, statistic)
+    expected = attn.proj((probs @ v).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(out, expected)
+    if statistic:
+        torch.testing.assert_close(found, probs.sum((1, 2)).detach())
+
+
 @pytest.mark.parametrize('dtype', [torch.bfloat16, float16])
 @pytest.mark.parametrize('qk_norm', ['fixed', 'learned'])
 def test_queries_and_keys_without_a_length(qk_norm, dtype):

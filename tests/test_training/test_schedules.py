@@ -89,6 +89,15 @@ def test_blocks_fall_to_targets_of_their_own(tmp_path):
     assert halfway == pytest.approx([0.9, 0.75])
 
 
+def test_keep_rate_may_fall_from_the_beginning(tmp_path):
+    watch = Watch(keeps)
+    hook = dict(SCHEDULE, begin=0, end=2)
+    runner(classifier('EViT'), tmp_path, epochs=2, hooks=[hook, watch]).train()
+    assert [seen[0] for seen in watch.seen] == pytest.approx(
+        [expected(iteration, 0.7) for iteration in range(4, 12)]
+    )
+
+
 def test_schedule_needs_an_evit(tmp_path):
     with pytest.raises(ValueError, match='needs an EViT'):
         runner(classifier('ThinViT'), tmp_path, hooks=[SCHEDULE]).train()
@@ -136,6 +145,16 @@ def test_trunk_is_frozen_until_the_epoch(tmp_path, wrapper):
     for name, param in model.named_parameters():
         epochs = 3 if name in predictors else 1
         assert state[param]['step'] == epochs * per_epoch
+
+
+def test_several_parts_learn_from_the_beginning(tmp_path):
+    watch = Watch(clones)
+    freeze = dict(FREEZE, trained=['predictor', 'head'])
+    runner(sparse(), tmp_path, 1, [freeze, watch]).train()
+    learnt = moved(watch.seen[0], watch.seen[-1])
+    assert any('predictor' in name for name in learnt)
+    assert 'head.fc.weight' in learnt
+    assert all('predictor' in name or 'head' in name for name in learnt)
 
 
 def test_trunk_is_frozen_when_something_has_been_compiled(tmp_path):
