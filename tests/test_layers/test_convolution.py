@@ -114,6 +114,18 @@ def test_only_columns_in_half_precision_are_padded(make, monkeypatch):
 
 
 @pytest.mark.parametrize('make', [Conv2d, ConvTranspose2d])
+@pytest.mark.parametrize('stride', [(2, 1), (1, 2)])
+def test_columns_of_strides_in_one_direction_are_padded(
+    make, stride, monkeypatch
+):
+    module = make(3, 4, 1, stride)
+    widths = padded(module, monkeypatch)
+    with torch.autocast('cpu', torch.bfloat16):
+        module(torch.randn(1, 3, 4, 1))
+    assert widths[-1] > 1
+
+
+@pytest.mark.parametrize('make', [Conv2d, ConvTranspose2d])
 def test_compiles(make):
     module = make(3, 4, 2, 2)
     compiled = torch.compile(module, fullgraph=True, backend='eager')
