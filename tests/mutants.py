@@ -47,7 +47,7 @@ MORE_TESTS = {
     'tokens/products.py': ['test_layers/test_linear.py'],
     'tokens/trail.py': ['test_backbones/test_hvt.py', *REDUCERS, *VITS],
     'layers/attention.py': ['test_backbones/test_dynamic_vit.py'],
-    'layers/block.py': [*PLAIN, *REDUCERS],
+    'layers/block.py': PLAIN,
     'layers/convolution.py': ['test_backbones/test_narrow_pictures.py'],
     'layers/patch_embed.py': ['test_backbones/test_lvvit.py', *PLAIN],
     'layers/pooling.py': ['test_backbones/test_hvt.py', *REDUCERS, *VITS],
