@@ -7,6 +7,7 @@ import torch
 from mmengine.runner import BaseLoop
 from torch import nn
 
+from clustr_mm.checkpoints import published
 from clustr_mm.checkpoints.compatibility import (
     CheckCompatibility,
     CheckedPretrainedInit,
@@ -79,3 +80,12 @@ def test_parts_start_from_what_is_below_a_prefix(prefix, tmp_path):
     torch.save([1, 2], file)
     with pytest.raises(UserError, match='holds no weights'):
         CheckedPretrainedInit(checkpoint=file, prefix=prefix)(part)
+
+
+def test_parts_start_from_published_weights(monkeypatch):
+    part = model()
+    tensors = {name: value + 1 for name, value in part.state_dict().items()}
+    asked = {'published:small': dict(state_dict=tensors)}
+    monkeypatch.setattr(published, 'load', asked.__getitem__)
+    CheckedPretrainedInit(checkpoint='published:small')(part)
+    assert torch.equal(part[0].weight, tensors['0.weight'])
