@@ -65,7 +65,7 @@ MORE_TESTS = {
     'checkpoints/compatibility.py': ['test_safe_loading.py'],
     'checkpoints/download.py': ['test_published.py'],
     'checkpoints/layouts.py': ['test_checkpoints.py'],
-    'checkpoints/load.py': ['test_checkpoints.py', 'test_safe_loading.py'],
+    'checkpoints/load.py': ['test_published.py'],
     'checkpoints/replacements.py': ['test_safe_loading.py'],
     'checkpoints/publishing.py': ['test_publish_model.py'],
     'checkpoints/random_states.py': ['test_interruption.py'],
