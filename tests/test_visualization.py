@@ -13,7 +13,6 @@ from mmengine.registry import init_default_scope
 
 from clustr_mm.analysis.models import build_model, read_config
 from clustr_mm.backbones import clustr
-from clustr_mm.checkpoints.load import load_weights
 from clustr_mm.errors import UserError
 from clustr_mm.registry import MODELS
 from clustr_mm.shapes import make_shapes
@@ -40,7 +39,7 @@ from clustr_mm.visualization.gallery import (
 from clustr_mm.visualization.picture import preprocess
 from tests.runs import ROOT, run_tool
 from tests.test_training import small
-from tests.tiny_models import TRAINED, TRAINED_ARCH, clustr_arch
+from tests.tiny_models import TRAINED, clustr_arch
 
 # 48 x 80 pixels are 6 x 10 patches.
 SIZE = (48, 80)
@@ -534,27 +533,6 @@ def test_what_cannot_be_drawn(tmp_path):
     (tmp_path / 'file').touch()
     with pytest.raises(UserError, match='cannot write'):
         gallery(tmp_path / 'file')
-
-
-# Weights.
-def test_weights(tmp_path):
-    source, target = model('EViT'), model('EViT')
-    path = tmp_path / 'weights.pth'
-    torch.save(dict(state_dict=source.state_dict()), path)
-    load_weights(target, str(path))
-    for ours, theirs in zip(target.parameters(), source.parameters()):
-        assert torch.equal(ours, theirs)
-
-    other = dict(TRAINED_ARCH, embed_dims=48, num_heads=3)
-    with pytest.raises(UserError, match='of another model.*size mismatch'):
-        load_weights(model('EViT', arch=other), str(path))
-    with pytest.raises(UserError, match='lacks .* weights of the model'):
-        load_weights(model('ClusTR'), str(path))
-    path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(UserError, match='only a part of one'):
-        load_weights(target, str(path))
-    with pytest.raises(UserError, match='there is no'):
-        load_weights(target, str(tmp_path / 'missing.pth'))
 
 
 # The tool, as a user runs it.
