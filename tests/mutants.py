@@ -53,7 +53,7 @@ MORE_TESTS = {
     'layers/pooling.py': ['test_backbones/test_hvt.py', *REDUCERS, *VITS],
     'layers/recompute.py': REDUCERS,
     'layers/reducer.py': REDUCERS,
-    'backbones': ['test_properties/test_vits.py'],
+    'backbones': [*REDUCERS, *VITS],
     'backbones/clustr.py': [],
     'training/global_batch.py': ['test_distributed.py'],
     'training/ratio_loss.py': ['test_training/test_sparsification.py'],

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from clustr_mm.backbones.evit import EViT
-from tests.recorded import golden, logits, rebuild
+from tests.recorded import golden, logits, on_meta, rebuild
 from tests.tiny_models import SMALL, build, images
 
 
@@ -27,6 +27,12 @@ def test_same_as_published(name):
         assert torch.equal(
             numbers, torch.arange(kept.shape[1]).expand_as(kept)
         )
+
+
+def test_where_tokens_leave():
+    """As in the paper: in the 4th, 7th and 10th block of 12."""
+    model = on_meta(EViT, 'deit-small', keep=0.7)
+    assert [reducer.block + 1 for reducer in model.reducers] == [4, 7, 10]
 
 
 def test_fused_token_is_the_weighted_sum_of_the_rest():

@@ -345,6 +345,9 @@ def test_bad_values(reducers, message):
         (dict(type='MergedTokens', block='1', merge=0.1), 'block of Merged'),
         (dict(type='MergedTokens', bloc=1, merge=0), 'did you mean block'),
         (dict(type='AttentiveTokens', block=1, keep='all'), 'keep of Atten'),
+        (dict(type='PredictedTokens', block=1, keep='all'), 'keep of Predic'),
+        (dict(type='PooledTokens', block=1, keep='all'), 'keep of Pooled'),
+        (dict(type='TokenPool', block=1, dims='2'), 'dims of TokenPool'),
     ],
 )
 def test_bad_types(reducer, message):
