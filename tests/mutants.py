@@ -53,7 +53,11 @@ MORE_TESTS = {
     'layers/pooling.py': ['test_backbones/test_hvt.py', *REDUCERS, *VITS],
     'layers/recompute.py': REDUCERS,
     'layers/reducer.py': REDUCERS,
-    'backbones': [*REDUCERS, *VITS],
+    'backbones': [
+        *(*REDUCERS, 'test_properties/test_wrong_options.py'),
+        'test_analysis/test_paper.py',
+    ],
+    'backbones/backbone.py': PLAIN,
     'backbones/clustr.py': [],
     'training/global_batch.py': ['test_distributed.py'],
     'training/ratio_loss.py': ['test_training/test_sparsification.py'],

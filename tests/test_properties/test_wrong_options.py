@@ -1,5 +1,6 @@
 """A value that an option cannot have ends in an error with its name."""
 
+import inspect
 import math
 
 import pytest
@@ -132,6 +133,13 @@ def test_backbones(model, name, wrong, data):
     value = data.draw(wrong, label=name)
     with pytest.raises(ValueError, match=name):
         model(**{**good, name: value})
+
+
+@pytest.mark.parametrize('model', [*OWN, ClusTR])
+def test_no_option_takes_just_anything(model):
+    for name in inspect.signature(model).parameters.keys() - {'kwargs'}:
+        with pytest.raises(TypeError, match=f'^{name} of {model.__name__} '):
+            model(**{name: object()})
 
 
 @given(st.sampled_from(['k', 'assign', 'window', 'share']), st.data())
