@@ -58,7 +58,7 @@ MORE_TESTS = {
         'test_analysis/test_paper.py',
     ],
     'backbones/backbone.py': PLAIN,
-    'backbones/clustr.py': [],
+    'backbones/clustr.py': ['test_properties/test_wrong_options.py'],
     'training/global_batch.py': ['test_distributed.py'],
     'training/ratio_loss.py': ['test_training/test_sparsification.py'],
     'training/teacher.py': [
