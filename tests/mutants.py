@@ -178,6 +178,9 @@ def children(
     for field, value in ast.iter_fields(node):
         if field in ('annotation', 'returns'):
             continue
+        # No right code fails for the `strict` of zip.
+        if field == 'keywords' and head(node).startswith('zip('):
+            continue
         is_list = isinstance(value, list)
         for place, child in enumerate(value) if is_list else [(None, value)]:
             is_text = isinstance(child, ast.Expr) and isinstance(

@@ -42,8 +42,10 @@ def test_moves_the_evaluator_with_the_data(cfg):
     )
 
 
-def test_several_roots_cannot_be_moved(cfg):
-    cfg.val_dataloader.dataset.data_root = 'elsewhere'
+@pytest.mark.parametrize('split', ['train', 'val', 'test'])
+def test_several_roots_cannot_be_moved(split, cfg):
+    cfg.test_dataloader = coco('test')
+    cfg[f'{split}_dataloader'].dataset.data_root = 'elsewhere'
     with pytest.raises(UserError, match='elsewhere'):
         data_paths.move_root(cfg, 'new')
 
@@ -57,6 +59,33 @@ def test_names_the_first_path_that_is_missing(cfg, tmp_path):
     assert f'{tmp_path}/train2017' in str(error.value)
     assert 'cocodataset.org' in str(error.value)
     (tmp_path / 'train2017').mkdir()
+    data_paths.check(cfg, 'train_dataloader')
+
+
+@pytest.mark.parametrize(
+    ('kind', 'said'),
+    [
+        ('ADE20KDataset', 'groups.csail.mit.edu'),
+        ('ImageNet', 'image-net.org'),
+        ('CIFAR100', 'www.cs.toronto.edu'),
+        ('CocoDataset', 'cocodataset.org'),
+        ('mmpose.CocoWholeBodyDataset', 'github.com/jin-s13'),
+        ('MyDataset', 'which does not exist.\nIf it is elsewhere'),
+    ],
+)
+def test_says_where_to_get_it(kind, said, cfg):
+    cfg.train_dataloader.dataset.type = kind
+    with pytest.raises(UserError) as error:
+        data_paths.check(cfg, 'train_dataloader')
+    assert said in str(error.value)
+
+
+def test_what_is_on_a_server_is_not_looked_for(cfg, tmp_path):
+    cfg.train_dataloader.dataset.update(
+        data_root=str(tmp_path),
+        ann_file='s3://bucket/train.json',
+        data_prefix=dict(img='https://example.org/train'),
+    )
     data_paths.check(cfg, 'train_dataloader')
 
 

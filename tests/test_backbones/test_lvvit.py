@@ -19,7 +19,6 @@ def test_same_as_published():
         state_dict,
         keep=config['token_ratio'],
         reduce_at=config['pruning_loc'],
-        residual_scale=1 / config['skip_lam'],
     )
     head = TokenLabelHead(config['num_classes'], config['embed_dim'])
     head.load_state_dict(part(state_dict, 'head'))
@@ -38,6 +37,8 @@ def test_trunk():
     medium = on_meta(DynamicLVViT, 'lvvit-medium')
     assert acting(medium) == [5, 10, 15]
     assert medium.embed_dims == 512
+    # The FFN is three times as wide, in either.
+    assert medium.blocks[0].mlp.fc1.out_features == 3 * 512
 
 
 def test_trunk_is_not_shared_by_mistake():
