@@ -12,6 +12,7 @@ from mmengine.hooks import Hook, IterTimerHook
 from mmengine.model import BaseModel
 from mmengine.registry import HOOKS
 from mmengine.runner import EpochBasedTrainLoop, IterBasedTrainLoop, Runner
+from torch.utils.data import DataLoader
 
 from clustr_mm.runs import eta
 from clustr_mm.runs.summary import SummaryHook
@@ -173,6 +174,18 @@ def test_validations_are_counted_as_the_loops_do(by_epoch):
                     ]
                     left = eta._validations_left(fake, done)
                     assert left == len(after)
+
+
+@pytest.mark.parametrize('batch_size', [1, 8, None])
+def test_a_validation_costs_as_many_forward_passes_as_it_has_pictures(
+    batch_size,
+):
+    """A third of a training step each, however they are batched."""
+    fake = SimpleNamespace(
+        train_dataloader=DataLoader(range(20), batch_size=4),
+        val_dataloader=DataLoader(range(80), batch_size=batch_size),
+    )
+    assert eta._relative_cost(fake) == pytest.approx(80 / 4 / 3)
 
 
 def test_without_validation(tmp_path):
