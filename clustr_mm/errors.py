@@ -76,6 +76,8 @@ def _end(message: str, status: int = 1) -> NoReturn:
             draft.write_text(f'{status}\n{message}')
             draft.rename(path)
             time.sleep(30)
+    with suppress(OSError):  # nobody reads it
+        sys.stdout.flush()  # what was wrong comes last
     sys.exit(message)
 
 

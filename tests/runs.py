@@ -39,6 +39,8 @@ class ForkServer:
         self._process = subprocess.Popen(
             [sys.executable, '-m', 'tests.fork_server'],
             cwd=ROOT,
+            # Output is buffered, as it is wherever nobody asks otherwise.
+            env={**os.environ, 'PYTHONUNBUFFERED': ''},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -73,19 +73,27 @@ def kmeans(
     _check(x, init, weight, iters)
     with torch.autocast(x.device.type, enabled=False):
         points, weight, origin = _prepare(x, weight)
-        with torch.no_grad():
-            centers, slack = take(points, init), _slack(points)
-            num = centers.shape[1]
-            labels = _nearest(points, slack, centers)
-            for _ in range(iters - 1):
-                centers = cluster_mean(points, labels, num, weight, centers)
-                before, labels = labels, _nearest(points, slack, centers)
-                if _has_settled(before, labels):
-                    break
+        labels, centers = _search_means(points, weight, init, iters)
         # A cluster without tokens, or whose tokens weigh nothing, keeps its
         # center.
+        num = centers.shape[1]
         centers = cluster_mean(points, labels, num, weight, centers)
     return labels, (centers + origin).to(x.dtype)
+
+
+@torch.no_grad()
+def _search_means(
+    x: Tensor, weight: Tensor, init: Tensor, iters: int
+) -> tuple[Tensor, Tensor]:
+    """The cluster of each token, and the centers that were near to it."""
+    centers, slack = take(x, init), _slack(x)
+    labels, num = _nearest(x, slack, centers), centers.shape[1]
+    for _ in range(iters - 1):
+        centers = cluster_mean(x, labels, num, weight, centers)
+        before, labels = labels, _nearest(x, slack, centers)
+        if _has_settled(before, labels):
+            break
+    return labels, centers
 
 
 @torch.no_grad()
@@ -107,19 +115,22 @@ def kmedoids(
     _check(x, init, weight, iters)
     with torch.autocast(x.device.type, enabled=False):
         points, weight, _ = _prepare(x, weight)
-        prepare = _by_table if x.shape[1] <= _TABLE else _by_tiles
-        assign = prepare(points, weight)
-        # Medoids are looked up in each iteration, so they are numbered
-        # through all images.
-        places = torch.arange(weight.numel(), device=x.device)
-        places = places.view_as(weight)
-        medoids = init + places[:, :1]
-        for _ in range(iters):
-            found = assign(medoids)
-            before = medoids
-            medoids = _cheapest_or(before, places, *found)
-            if _has_settled(before, medoids):
-                break
+        return _search_medoids(points, weight, init, iters)
+
+
+def _search_medoids(
+    x: Tensor, weight: Tensor, init: Tensor, iters: int
+) -> tuple[Tensor, Tensor]:
+    assign = (_by_table if x.shape[1] <= _TABLE else _by_tiles)(x, weight)
+    # Medoids are looked up in each iteration, so they are numbered through
+    # all images.
+    places = torch.arange(weight.numel(), device=x.device).view_as(weight)
+    medoids = init + places[:, :1]
+    for _ in range(iters):
+        found = assign(medoids)
+        before, medoids = medoids, _cheapest_or(medoids, places, *found)
+        if _has_settled(before, medoids):
+            break
     return found.labels, medoids - places[:, :1]
 
 
