@@ -283,7 +283,7 @@ def test_prebuilt_mmcv(world):
     assert result.code == 0, result.err
     # Not with the overrides, which would leave it out again.
     assert world.lines()[3] == (
-        f'uv pip install --python {world.python} --no-deps {wheel}'
+        f'uv pip install --no-config --python {world.python} --no-deps {wheel}'
     )
     overrides = (world.checkout / 'build/overrides.txt').read_text()
     assert 'onedl-mmcv ; sys_platform == "never"' in overrides

@@ -173,7 +173,9 @@ install_others() {
   # look for it in UV_FIND_LINKS otherwise.
   "$uv" pip install "$@" $(grep -oE '^torch(vision)?==[^ ]+' "$lock")
   "$uv" pip install "$@" --group "pyproject.toml:$stack"
-  [ -z "$mmcv" ] || "$uv" pip install --python "$python" --no-deps "$mmcv"
+  # Not by pyproject.toml, which has mmcv built with the torch beside it.
+  [ -z "$mmcv" ] ||
+    "$uv" pip install --no-config --python "$python" --no-deps "$mmcv"
 }
 
 try_imports() {
