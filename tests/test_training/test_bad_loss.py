@@ -11,7 +11,7 @@ from mmengine.optim import build_optim_wrapper
 
 from clustr_mm.errors import UserError
 from clustr_mm.registry import HOOKS
-from clustr_mm.runs.bad_loss import StopOnBadLoss
+from clustr_mm.runs.bad_loss import StopOnBadLoss, _Watch
 from tests import samples
 from tests.runs import ROOT, TOOLS, free_port, run, run_tool
 from tests.small_training import write
@@ -103,8 +103,9 @@ def test_no_checkpoint_has_a_nan(tmp_path):
     hooks = dict(checkpoint=dict(type='CheckpointHook', interval=1))
     run = spoilt_run(tmp_path, default_hooks=hooks)
     run.register_hook(SpoilWeight())
-    with pytest.raises(UserError, match='backbone.cls_token'):
+    with pytest.raises(UserError, match='backbone.cls_token') as error:
         run.train()
+    assert 'last bad one' not in str(error.value)
     assert [p.name for p in tmp_path.glob('*.pth')] == ['epoch_1.pth']
 
 
@@ -132,6 +133,14 @@ def test_bad_gradients_alone(tmp_path):
     with pytest.raises(UserError, match='whose gradients were NaN'):
         spoilt_run(tmp_path, model=model).train()
     assert all(p.isfinite().all() for p in model.parameters())
+
+
+def test_largest_activations_are_named():
+    model = torch.nn.Sequential(torch.nn.Identity(), torch.nn.ReLU())
+    watch = _Watch(model)
+    model(torch.tensor([-3.0, 1.0, 2.0]))
+    assert watch.largest() == '0 3, 1 2'
+    assert watch.largest(1) == '0 3'
 
 
 def test_patience():
