@@ -165,6 +165,17 @@ def test_knn_attention_ignores_all_but_the_largest():
     torch.testing.assert_close(attn(x, (6, 6))[0][0], expected)
 
 
+def test_knn_attention_is_that_of_sra_knn_alone():
+    img, maps = torch.randn(1, 3, 64, 64), []
+    for attention, number in ('sra', 3), ('sra_knn', 256), ('sra_knn', 3):
+        torch.manual_seed(0)
+        model = small(attention=attention, num_keys=number).eval()
+        maps.append(model(img)[-1])
+    plain, of_all, of_few = maps
+    assert torch.equal(plain, of_all)
+    assert not torch.allclose(plain, of_few, atol=1e-4)
+
+
 def test_same_bits_again_and_whatever_the_neighbours():
     model = small().eval()
     x = torch.randn(3, 3, 64, 80)
