@@ -1,11 +1,14 @@
 """Run by each process of test_distributed.py: are gradients as in one process?
 
-Prints a line for each training, with the largest error of a gradient relative
-to the largest gradient of its parameter's tensor.
+Writes into the JSON file that it is given, for each training, the largest
+error of a gradient relative to the largest gradient of its parameter's tensor.
 """
 
+import json
+import sys
 import tempfile
 from functools import partial
+from pathlib import Path
 from unittest import mock
 
 import torch
@@ -155,11 +158,15 @@ def main():
         # As long as there is no process group, each is a single process.
         expected = {k: gradients(*prepared(b)) for k, b in TRAININGS.items()}
         torch.distributed.init_process_group('gloo')
-        for name, build in TRAININGS.items():
-            found = distributed_gradients(*prepared(build))
-            error = worst_error(found, expected[name])
-            if get_rank() == 0:
-                print(f'{name}: {error:.1e}', flush=True)
+        errors = {
+            name: worst_error(
+                distributed_gradients(*prepared(build)), expected[name]
+            )
+            for name, build in TRAININGS.items()
+        }
+    if get_rank() == 0:
+        # Not printed, where all processes print.
+        Path(sys.argv[1]).write_text(json.dumps(errors))
     torch.distributed.destroy_process_group()
 
 
