@@ -522,7 +522,7 @@ def _smallest(square: Tensor, k: int) -> tuple[Tensor, Tensor]:
     candidates = (
         chunks.flatten(0, -2)
         .index_select(0, (best + first).flatten())
-        .view(*best.shape[:-1], -1)
+        .view(*best.shape[:-1], best.shape[-1] * _CHUNK_SIZE)
     )
     values, place = _extract(candidates, k)
     chunk = best.gather(-1, place // _CHUNK_SIZE)

@@ -325,3 +325,11 @@ def test_nan_does_no_harm():
         assert found.labels.max() < 10
         (alone,) = density_peaks(x[1:], [10], assign=assign)
         assert torch.equal(found.labels[1], alone.labels[0])
+
+
+@pytest.mark.parametrize('num_tokens', [100, 2000])
+def test_no_images(num_tokens):
+    """Few tokens, and so many that they are searched in chunks."""
+    x = torch.randn(0, num_tokens, 8)
+    (clusters,) = density_peaks(x, [num_tokens // 16])
+    assert clusters.labels.shape == (0, num_tokens)
