@@ -77,7 +77,7 @@ docs: env  ## build the pages of docs/ in build/docs; a broken link is an error
 
 study: env  ## a small look at the study's cheapest claim, from data/study
 	$(PYTHON) tools/study.py run --quick --only pooling --seeds 0
-	$(PYTHON) tools/study.py report --results work_dirs/study/results
+	$(PYTHON) tools/study.py report --results work_dirs/study/quick/results
 
 LOCK = $(SET_UP) uv pip compile --quiet --universal --python-version 3.10 \
   --generate-hashes --no-emit-index-url --custom-compile-command 'make lock' \

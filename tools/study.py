@@ -81,12 +81,14 @@ def main() -> None:
         warn_if_busy()
         timing.measure(args.only, ROOT / 'configs', args.results / TIMES)
         return
+    # Apart, so that no answer goes on from a look.
+    work = args.work_dir / 'quick' if args.quick else args.work_dir
     study = Study(
         tools=ROOT / 'tools',
         configs=ROOT / 'configs',
         data=args.data,
-        work=args.work_dir,
-        results=args.work_dir / 'results' if args.quick else args.results,
+        work=work,
+        results=work / 'results' if args.quick else args.results,
         quick=args.quick,
         deadline=time.monotonic() + 3600 * args.hours,
     )

@@ -10,19 +10,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 import torch
+from filelock import FileLock, Timeout
 from mmengine.config import Config
 
 from clustr_mm import configs
 from clustr_mm.analysis.cost import count_macs
 from clustr_mm.errors import UserError
 from clustr_mm.tokens import processor
-from .claims import ARMS, CLAIMS
+from .claims import ARMS, CLAIMS, Arm
 from .timing import backbone_call
 
 # What `quick` leaves of a training: a look, not an answer.
@@ -39,6 +40,10 @@ _FAREWELL = 60
 
 class OutOfTime(Exception):
     """The hours that were given are over; nothing is lost."""
+
+
+class Busy(Exception):
+    """Another run is at this cell."""
 
 
 @dataclass(frozen=True)
@@ -65,42 +70,47 @@ class Study:
     def result(self, arm: str, seed: int) -> Path:
         return self.results / arm / f'{seed}.json'
 
+    def _work(self, arm: str, seed: int) -> Path:
+        return self.work / arm / str(seed)
+
+    def _left(self) -> float:
+        """Seconds until the deadline."""
+        return max(0.0, self.deadline - time.monotonic())
+
     def run(
         self, claims: Iterable[str], seeds: Sequence[int] | None = None
     ) -> None:
         """Run all cells of these claims that have no result yet.
 
         Seed by seed, so that what there is after any time is comparable.
+        Several runs in the same folders share the work.
         """
-        cells = [
+        cells = dict.fromkeys(
             (arm, seed)
             for claim in claims
             for seed in seeds or CLAIMS[claim].seeds
             for arm in CLAIMS[claim].arms
-        ]
-        for arm, seed in dict.fromkeys(cells):
-            if not self.result(arm, seed).is_file():
-                self.cell(arm, seed)
+        )
+        # What no other run is at comes first.
+        for wait in (False, True):
+            for arm, seed in cells:
+                with suppress(Busy):
+                    self.cell(arm, seed, wait)
 
-    def cell(self, name: str, seed: int) -> dict:
-        """Run a cell, and those that it starts from, and write its result."""
+    def cell(self, name: str, seed: int, wait: bool = True) -> None:
+        """Run a cell and write its result, if it is not there."""
+        path = self.result(name, seed)
+        if path.is_file():
+            return
+        with self._alone(name, seed, wait):
+            if not path.is_file():  # which another run may have written
+                self._run(name, seed, wait)
+
+    def _run(self, name: str, seed: int, wait: bool) -> None:
         arm, began = ARMS[name], time.monotonic()
-        for start in arm.starts.values():
-            if not self.result(start, seed).is_file():
-                self.cell(start, seed)
-        print(f'\n{name}, seed {seed}', flush=True)
-        options = dict(arm.options)
-        cfg = configs.read(self.configs / 'study' / arm.config, options)
-        if self.quick:
-            options |= _quick(cfg)
-            configs.override(cfg, options)
-        work = self.work / name / str(seed)
-        if arm.trained:
-            starts = {
-                key: str(self._checkpoint(start, seed))
-                for key, start in arm.starts.items()
-            }
-            self._train(cfg, seed, work, options | starts)
+        cfg, options = self._config(arm)
+        work = self._work(name, seed)
+        self._train(name, seed, wait)
         metric = cfg.default_hooks.checkpoint.save_best
         value = None
         if metric is not None:
@@ -124,15 +134,58 @@ class Study:
         path = self.result(name, seed)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(result, indent=1) + '\n')
-        print(f'{metric} {value} in {result["hours"]:.2f} h', flush=True)
-        return result
+        took = f'{result["hours"]:.2f} h'
+        print(f'{name}, seed {seed}: {metric} {value}, {took}', flush=True)
 
-    def _train(self, cfg: Config, seed: int, work: Path, options: dict):
+    @contextmanager
+    def _alone(self, name: str, seed: int, wait: bool) -> Iterator[None]:
+        """Keep other runs away from a cell.
+
+        Raises:
+            Busy: if another run is at it, and ``wait`` is not set.
+        """
+        path = self._work(name, seed).with_suffix('.lock')
+        path.parent.mkdir(parents=True, exist_ok=True)
+        left = self._left() if wait else 0
+        try:
+            with FileLock(path, timeout=-1 if left == float('inf') else left):
+                yield
+        except Timeout as error:
+            raise OutOfTime if wait else Busy from error
+
+    def _config(self, arm: Arm) -> tuple[Config, dict]:
+        """A cell's config, and the options that it was read with."""
+        options = dict(arm.options)
+        cfg = configs.read(self.configs / 'study' / arm.config, options)
+        if self.quick:
+            options |= _quick(cfg)
+            configs.override(cfg, options)
+        return cfg, options
+
+    def _train(self, name: str, seed: int, wait: bool) -> None:
+        """Train a cell, after those that it starts from, if need be.
+
+        Of those only the results may be there, if another machine has left
+        them: then their weights are trained again.
+        """
+        arm, work = ARMS[name], self._work(name, seed)
+        for start in arm.starts.values():
+            self.cell(start, seed, wait)
+            with self._alone(start, seed, wait):
+                self._train(start, seed, wait)
+        if not arm.trained:
+            return
+        cfg, options = self._config(arm)
         last = work / 'last_checkpoint'
         done = work / f'epoch_{cfg.train_cfg.max_epochs}.pth'
         if last.is_file() and done.is_file():
             return
-        options = options | {
+        print(f'{name}, seed {seed}: training', flush=True)
+        options |= {
+            key: str(self._checkpoint(start, seed))
+            for key, start in arm.starts.items()
+        }
+        options |= {
             'randomness.seed': seed,
             'default_hooks.checkpoint.max_keep_ckpts': 1,
             # The last one is tested: the best one would be chosen by what
@@ -186,7 +239,7 @@ class Study:
             process = subprocess.Popen(
                 command, stdout=stream, stderr=subprocess.STDOUT
             )
-            left = max(0.0, self.deadline - time.monotonic())
+            left = self._left()
             try:
                 return process.wait(None if left == float('inf') else left)
             except subprocess.TimeoutExpired as error:
@@ -205,14 +258,7 @@ class Study:
         if not ARMS[arm].trained:
             (start,) = ARMS[arm].starts.values()
             return self._checkpoint(start, seed)
-        last = self.work / arm / str(seed) / 'last_checkpoint'
-        if not last.is_file():
-            raise UserError(
-                f'the result of {arm} with seed {seed} is there, but its '
-                f'weights are not in {last.parent}: remove the result to '
-                'train it again'
-            )
-        return Path(last.read_text())
+        return Path((self._work(arm, seed) / 'last_checkpoint').read_text())
 
 
 @contextmanager

@@ -118,6 +118,38 @@ def test_a_cell_of_each_task(arm, study):
         assert study.result(start, 1).is_file()
 
 
+def test_weights_that_stayed_elsewhere_are_trained_again(study):
+    """With a result that came from another machine, which stays."""
+    there = study.result('vit', 2)
+    there.parent.mkdir(parents=True, exist_ok=True)
+    there.write_text('{"value": 50}')
+    study.cell('kmeans_half_tuned', 2)
+    assert (study.work / 'vit/2/epoch_1.pth').is_file()
+    assert study.result('kmeans_half_tuned', 2).is_file()
+    assert there.read_text() == '{"value": 50}'
+
+
+def test_runs_share_the_work(study, monkeypatch):
+    """What another is at is left for the end, and not done twice."""
+    monkeypatch.setattr(
+        cells, 'CLAIMS', {'one': Claimed(['first', 'second', 'third'])}
+    )
+    done = []
+
+    def run(self, arm, seed, wait):
+        done.append(arm)
+        self.result(arm, seed).parent.mkdir(parents=True, exist_ok=True)
+        self.result(arm, seed).touch()
+        if arm == 'third':
+            other.__exit__(None, None, None)
+
+    monkeypatch.setattr(Study, '_run', run)
+    other = study._alone('first', 0, wait=False)
+    other.__enter__()
+    study.run(['one'])
+    assert done == ['second', 'third', 'first']
+
+
 def test_what_is_there_is_not_run_again(study, monkeypatch):
     path = study.result('vit', 0)
     path.parent.mkdir(parents=True, exist_ok=True)
