@@ -51,6 +51,27 @@ def cfg():
     )
 
 
+@pytest.mark.parametrize(
+    ('optimizer', 'expected'),
+    [
+        (dict(type='AdamW', lr=0.1), True),
+        (dict(type='torch.optim.AdamW', lr=0.1), True),
+        (dict(type='AdamW', lr=0.1, foreach=True), None),
+        (dict(type='AdamW', lr=0.1, fused=False), False),
+        (dict(type='LBFGS', lr=0.1), None),
+        (dict(type='Lion', lr=0.1), None),
+    ],
+)
+def test_a_gpu_steps_in_few_launches(optimizer, expected, cfg, monkeypatch):
+    cfg.optim_wrapper.optimizer = optimizer
+    given = cfg.to_dict()
+    assert steps.fused_steps(Config(given)).to_dict() == given
+    monkeypatch.setattr(torch.cuda, 'is_available', lambda: True)
+    prepared = steps.fused_steps(Config(given)).optim_wrapper.optimizer
+    assert prepared.get('fused') is expected
+    monkeypatch.undo()
+
+
 def test_only_a_copy_is_changed(cfg):
     before = cfg.to_dict()
     prepared = prepare(cfg)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from clustr_mm.errors import UserError
 from clustr_mm.registry import HOOKS
+from clustr_mm.tokens.compiling import may_look
 from clustr_mm.training.schedules import before_each_step
 from clustr_mm.wrappers import unwrapped
 
@@ -35,9 +37,13 @@ class StopOnBadLoss(Hook):
     Distributed processes leave out the same steps, end together and all say
     the same: what went wrong in those where it did.
 
+    While all goes well an accelerator is not waited for, if the optimizer is
+    a fused one: its step looks at the flag by itself, and the host does an
+    iteration later.
+
     Args:
         patience (int): The number of iterations in a row, at least 2, as the
-            activations are watched from the second on only.
+            activations are watched once a bad one was seen.
     """
 
     def __init__(self, patience: int = 3):
@@ -45,19 +51,25 @@ class StopOnBadLoss(Hook):
             raise ValueError(f'patience must be at least 2, but is {patience}')
         self.patience = patience
         self._in_a_row = 0
-        self._dropped = False
         self._bad = ''
         self._peaks = ''
-        self._stop_dropping = None
         self._watch = None
+        self._stop_guarding = None
+        # Whether gradients were bad: since the last iteration, and what the
+        # optimizer was told.
+        self._found = self._told = None
+        self._unread = None
 
     def before_train(self, runner: Runner) -> None:
         optimizer = runner.optim_wrapper.optimizer
-        drop = partial(self._drop_bad, optimizer)
-        self._stop_dropping = before_each_step(optimizer, drop)
+        guard = partial(self._guard, optimizer)
+        self._stop_guarding = before_each_step(optimizer, guard)
 
-    def _drop_bad(self, optimizer: torch.optim.Optimizer) -> None:
-        """Have the optimizer skip gradients that are not finite."""
+    def _guard(self, optimizer: torch.optim.Optimizer) -> None:
+        """Have the optimizer leave out steps along bad gradients."""
+        told = getattr(optimizer, 'found_inf', None)
+        if told is not None and told is not self._told:
+            return  # by a loss scaler, which sees to it
         params = [
             param
             for group in optimizer.param_groups
@@ -65,8 +77,11 @@ class StopOnBadLoss(Hook):
             if param.grad is not None
         ]
         # Replicas have the same gradients, but shards have not.
-        if _anywhere(not _finite([param.grad for param in params])):
-            self._dropped = True
+        self._found = _anywhere(_bad_among([param.grad for param in params]))
+        if _listens(optimizer):
+            optimizer.grad_scale, optimizer.found_inf = None, self._found
+            self._told = self._found
+        elif self._found:
             for param in params:
                 param.grad = None
 
@@ -77,21 +92,36 @@ class StopOnBadLoss(Hook):
         data_batch: Any = None,
         outputs: dict | None = None,
     ) -> None:
-        loss = torch.as_tensor((outputs or {}).get('loss', 0.0))
-        bad_here = not loss.isfinite().all()
-        bad_loss = _anywhere(bad_here)
-        if not bad_loss and not self._dropped:
+        loss = torch.as_tensor((outputs or {}).get('loss', 0.0)).detach()
+        bad_here, found = _bad(loss), self._found
+        if found is None:
+            found = torch.zeros_like(bad_here)
+        flags = [bad_here, _anywhere(bad_here), found.to(loss.device)]
+        samples = data_batch.get('data_samples') if data_batch else None
+        last = self._unread
+        this = _Iteration(runner.iter + 1, samples, _OnTheWay(flags))
+        self._found = self._unread = None
+        if last is not None:
+            self._look(runner, last)
+        if may_look(loss) or self._in_a_row:
+            self._look(runner, this)
+        else:
+            self._unread = this
+
+    def _look(self, runner: Runner, iteration: '_Iteration') -> None:
+        """Act on what an iteration's flags say."""
+        bad_here, bad_loss, bad_gradients = iteration.flags.arrived()
+        if not bad_loss and not bad_gradients:
             self._recover(runner)
             return
-        self._dropped = False
         self._in_a_row += 1
         # A single NaN among the losses spoils the gradients of all.
         concerned = bad_here or not bad_loss
         what = 'loss was' if bad_loss else 'gradients were'
-        pictures = _joined(_pictures(data_batch) if concerned else '')
+        pictures = _joined(_pictures(iteration.samples) if concerned else '')
         self._bad = (
-            f'iteration {runner.iter + 1}, whose {what} NaN or infinite, with '
-            f'the pictures {pictures}'
+            f'iteration {iteration.number}, whose {what} NaN or infinite, '
+            f'with the pictures {pictures}'
         )
         runner.logger.warning(f'No step was taken at {self._bad}')
         if self._watch is None:
@@ -109,7 +139,11 @@ class StopOnBadLoss(Hook):
             self._stop(f'as the weights {names} have become NaN')
 
     def after_train(self, runner: Runner) -> None:
-        self._stop_dropping()
+        if self._unread is not None:
+            self._look(runner, self._unread)
+        self._stop_guarding()
+        if self._told is not None:
+            runner.optim_wrapper.optimizer.found_inf = None
 
     def _recover(self, runner: Runner) -> None:
         if self._in_a_row == 0:
@@ -179,17 +213,59 @@ def _tensors(output: Any) -> Iterator[Tensor]:
             yield from _tensors(value)
 
 
-def _finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether all are, with a single wait for an accelerator."""
-    sums = [tensor.sum(dtype=torch.float32) for tensor in tensors]
-    return not sums or bool(torch.stack(sums).isfinite().all())
+class _OnTheWay:
+    """Flags that a device sends, waited for when they are asked for."""
+
+    def __init__(self, flags: Sequence[Tensor]):
+        flags = torch.stack(tuple(flags))
+        self._flags = flags.to('cpu', non_blocking=flags.is_cuda)
+        self._event = torch.cuda.Event() if flags.is_cuda else None
+        if self._event is not None:
+            self._event.record()
+
+    def arrived(self) -> list[bool]:
+        if self._event is not None:
+            self._event.synchronize()
+        return [bool(flag) for flag in self._flags.tolist()]
 
 
-def _anywhere(flag: bool) -> bool:
+@dataclass
+class _Iteration:
+    """What is known of an iteration: whether its loss was bad in this
+    process and in any, and whether its gradients were."""
+
+    number: int
+    samples: Sequence | None
+    flags: _OnTheWay
+
+
+def _listens(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether its steps look at `found_inf`, as fused ones do for loss
+    scalers."""
+    return getattr(optimizer, '_step_supports_amp_scaling', False) and all(
+        group.get('fused') for group in optimizer.param_groups
+    )
+
+
+def _bad(numbers: Tensor) -> Tensor:
+    """Whether one is NaN or infinite: 1 or 0, where the numbers are."""
+    # All others differ from themselves by nothing.
+    return (numbers - numbers).ne(0).any().float()
+
+
+def _bad_among(tensors: Iterable[Tensor]) -> Tensor:
+    """Whether one has such a number, in as few launches as possible."""
+    tensors = [tensor for tensor in tensors if tensor.numel()]
+    if not tensors:
+        return torch.zeros(())
+    return _bad(torch.stack(torch._foreach_norm(tensors, torch.inf)))
+
+
+def _anywhere(flag: Tensor) -> Tensor:
     """Whether it is so in any process."""
-    flag = torch.tensor(float(flag))
+    flag = flag.clone()
     all_reduce(flag, 'max')
-    return bool(flag)
+    return flag
 
 
 def _joined(text: str) -> str:
@@ -208,8 +284,7 @@ def _with_nan(tensors: Iterable[tuple[str, Tensor]]) -> str:
     return ', '.join(names[:3]) + more
 
 
-def _pictures(data_batch: Any) -> str:
+def _pictures(samples: Sequence | None) -> str:
     """Paths of a batch's pictures, where its samples know them."""
-    samples = data_batch.get('data_samples') if data_batch else None
     paths = [sample.get('img_path') for sample in samples or ()]
     return ', '.join(str(path) for path in paths if path) or 'unknown'

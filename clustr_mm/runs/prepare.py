@@ -6,8 +6,10 @@ a dump of the config says it all, and whatever runs that does the same.
 """
 
 import copy
+import inspect
 from collections.abc import Callable, Sequence
 
+import torch
 from mmengine.config import Config, ConfigDict
 
 from clustr_mm import configs
@@ -34,6 +36,8 @@ RUNNERS = {
     'Runner': 'CheckedRunner',
     'FlexibleRunner': 'CheckedFlexibleRunner',
 }
+# Options of torch's optimizers, of which no two go together.
+HOW_TO_STEP = {'fused', 'foreach', 'capturable', 'differentiable'}
 
 
 def own_modules(cfg: Config) -> Config:
@@ -103,6 +107,19 @@ def bad_losses(cfg: Config) -> Config:
     return cfg
 
 
+def fused_steps(cfg: Config) -> Config:
+    """On a GPU, a step of few launches, that looks out for NaN by itself."""
+    wrapper = cfg.get('optim_wrapper')
+    optimizer = wrapper.get('optimizer') if isinstance(wrapper, dict) else None
+    if not torch.cuda.is_available() or not isinstance(optimizer, dict):
+        return cfg
+    kind = getattr(torch.optim, str(configs.type_of(optimizer)), None)
+    known = inspect.signature(kind).parameters if kind is not None else ()
+    if 'fused' in known and not HOW_TO_STEP.intersection(optimizer):
+        optimizer['fused'] = True
+    return cfg
+
+
 def progress(cfg: Config) -> Config:
     """A remaining time of the whole run, and a word on how it ended."""
     for part in (cfg.get('default_hooks'), cfg.get('custom_hooks')):
@@ -130,6 +147,7 @@ STEPS: tuple[Step, ...] = (
     resumable_loop,
     checks,
     bad_losses,
+    fused_steps,
     progress,
     checked_runner,
 )

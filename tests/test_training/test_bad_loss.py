@@ -11,14 +11,34 @@ from mmengine.optim import build_optim_wrapper
 
 from clustr_mm.errors import UserError
 from clustr_mm.registry import HOOKS
-from clustr_mm.runs.bad_loss import StopOnBadLoss, _Watch
+from clustr_mm.runs import bad_loss
+from clustr_mm.runs.bad_loss import StopOnBadLoss, _bad, _bad_among, _Watch
 from tests import samples
 from tests.runs import ROOT, TOOLS, free_port, run, run_tool
 from tests.small_training import write
 from tests.test_configs import build
+from tests.test_launches import operators
 from tests.test_training.small import Pictures, classifier, runner
 
 pytest.importorskip('mmpretrain')
+
+
+@pytest.fixture(params=['cpu', 'accelerator'])
+def steps(request, monkeypatch):
+    """The optimizer's options: those of a fused one, where what is on the
+    device may not be looked at before the next iteration."""
+    if request.param == 'cpu':
+        return {}
+    monkeypatch.setattr(bad_loss, 'may_look', lambda x: False)
+    return fused()
+
+
+def fused():
+    try:
+        torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))], fused=True)
+    except RuntimeError:
+        pytest.skip('before torch 2.4 nothing is fused on a CPU')
+    return dict(fused=True)
 
 
 class NamedPictures(Pictures):
@@ -40,10 +60,13 @@ class Spoil(Hook):
             data_batch['inputs'] = torch.full(shape, float('nan'))
 
 
-def spoilt_run(tmp_path, *iterations, model=None, **kwargs):
+def spoilt_run(tmp_path, *iterations, model=None, steps=(), **kwargs):
     return runner(
         model or classifier('ThinViT'),
         tmp_path,
+        optim_wrapper=dict(
+            optimizer=dict(type='AdamW', lr=1e-3, **dict(steps))
+        ),
         hooks=[Spoil(*iterations), dict(type='StopOnBadLoss')],
         **kwargs,
         train_dataloader=dict(
@@ -56,8 +79,8 @@ def spoilt_run(tmp_path, *iterations, model=None, **kwargs):
     )
 
 
-def test_one_bad_batch_is_left_out(tmp_path):
-    run = spoilt_run(tmp_path, 5)
+def test_one_bad_batch_is_left_out(tmp_path, steps):
+    run = spoilt_run(tmp_path, 5, steps=steps)
     before = {}
 
     class Compare(Hook):
@@ -76,8 +99,8 @@ def test_one_bad_batch_is_left_out(tmp_path):
     assert all(p.isfinite().all() for p in run.model.parameters())
 
 
-def test_bad_batches_in_a_row_end_the_run(tmp_path):
-    run = spoilt_run(tmp_path, 5, 6, 9, 10, 11)
+def test_bad_batches_in_a_row_end_the_run(tmp_path, steps):
+    run = spoilt_run(tmp_path, 5, 6, 9, 10, 11, steps=steps)
     with pytest.raises(UserError) as error:
         run.train()
     message = str(error.value)
@@ -90,6 +113,73 @@ def test_bad_batches_in_a_row_end_the_run(tmp_path):
     assert 'not finite in data_preprocessor nan' in message
     assert '\n' not in message
     assert all(p.isfinite().all() for p in run.model.parameters())
+
+
+def test_the_last_iteration_is_looked_at(tmp_path, steps):
+    run, said = spoilt_run(tmp_path, 15, steps=steps), []
+    run.logger.warning = said.append
+    run.train()
+    (warning,) = (text for text in said if 'No step was taken' in text)
+    assert 'at iteration 16, whose loss was NaN' in warning
+
+
+def test_a_loss_scaler_leaves_out_its_own_steps(monkeypatch):
+    """Which the hook does not count, as finding a scale takes some."""
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.AdamW([weight], **fused())
+    run = SimpleNamespace(
+        model=None, optim_wrapper=SimpleNamespace(optimizer=optimizer), iter=0
+    )
+    hook = StopOnBadLoss(patience=2)
+    hook.before_train(run)
+    for run.iter in range(3):
+        weight.grad = torch.tensor([torch.inf, 1.0])
+        optimizer.grad_scale = None
+        optimizer.found_inf = torch.ones(())
+        optimizer.step()
+        del optimizer.grad_scale, optimizer.found_inf
+        hook.after_train_iter(run, run.iter, {}, dict(loss=torch.ones(())))
+    assert weight.tolist() == [1, 1]
+    hook.after_train(run)
+
+
+def test_an_accelerator_is_asked_little_and_not_waited_for(monkeypatch):
+    """However many parameters there are: what is measured is a run of the
+    hook around a step of nothing."""
+    monkeypatch.setattr(bad_loss, 'may_look', lambda x: False)
+    params = [torch.nn.Parameter(torch.ones(3)) for _ in range(200)]
+    optimizer = torch.optim.AdamW(params, **fused())
+    monkeypatch.setattr(optimizer, 'step', lambda: None)
+    run = SimpleNamespace(
+        model=None, optim_wrapper=SimpleNamespace(optimizer=optimizer), iter=0
+    )
+    hook = StopOnBadLoss()
+    hook.before_train(run)
+    loss = torch.ones(())
+    for param in params:
+        param.grad = torch.ones(3)
+
+    def iteration():
+        optimizer.step()
+        hook.after_train_iter(run, run.iter, {}, dict(loss=loss))
+
+    iteration()
+    found = operators(iteration)
+    assert not found.waits
+    assert found.count <= 20
+
+
+@pytest.mark.parametrize('bad', [torch.nan, torch.inf, -torch.inf])
+def test_bad_numbers(bad):
+    """No sum or square of large numbers counts as one."""
+    large = torch.full((4,), 3e38)
+    tensors = [large, torch.zeros(0), -large, torch.zeros(2, 3)]
+    assert _bad_among([]) == _bad_among(tensors) == 0
+    assert _bad(torch.tensor([1.0, bad])) == 1
+    for tensor in tensors[0], tensors[3]:
+        tensor.view(-1)[2] = bad
+        assert _bad_among(tensors) == 1
+        tensor.view(-1)[2] = 0
 
 
 def test_no_checkpoint_has_a_nan(tmp_path):
