@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 import torch
-from mmengine.dist import all_gather_object, all_reduce
+from mmengine.dist import all_gather_object, all_reduce, get_world_size
 from mmengine.hooks import Hook
 from mmengine.runner import Runner
 from torch import Tensor, nn
@@ -263,8 +263,9 @@ def _bad_among(tensors: Iterable[Tensor]) -> Tensor:
 
 def _anywhere(flag: Tensor) -> Tensor:
     """Whether it is so in any process."""
-    flag = flag.clone()
-    all_reduce(flag, 'max')
+    if get_world_size() > 1:
+        flag = flag.clone()
+        all_reduce(flag, 'max')
     return flag
 
 
