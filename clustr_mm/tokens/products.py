@@ -1,9 +1,9 @@
-"""Matrix products by oneDNN, for which torch has to be asked in convolutions.
+"""Matrix products by oneDNN.
 
-On a CPU torch leaves products in float32 to MKL, and convolutions to oneDNN.
-A linear layer is a 1 x 1 convolution. MKL uses half the width of the vector
-units of AMD's newer processors, and anywhere it is slow for few columns and
-many rows.
+On a CPU torch leaves products in float32 to MKL. MKL uses half the width of
+the vector units of AMD's newer processors, and anywhere it is slow for few
+columns and many rows. oneDNN is asked by what torch compiles models to and
+computes convolutions by.
 
 Who computes depends on the processor and on the shapes alone, so that results
 repeat. The environment variable ``CLUSTR_MM_PRODUCTS``, ``mkl`` or ``onednn``,
@@ -14,8 +14,9 @@ import os
 from functools import cache
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from . import processor
 from .compiling import is_compiling
@@ -32,32 +33,62 @@ _FEW_COLUMNS, _MANY_ROWS = 128, 4096
 def is_faster(x: Tensor, num_columns: int | None = None) -> bool:
     """Whether to prefer oneDNN for a product of ``x`` [..., C].
 
-    Not in training, as the gradients of convolutions are slow, nor while
-    compiling or exporting, where the graph should say what is meant.
+    In training only where it is preferred for all products, gradients being
+    some of other shapes.
 
     Args:
         x (Tensor): The rows.
         num_columns (int, optional): Columns of the result, or None if there
-            are several products side by side.
+            are several products side by side, which have no gradient.
     """
     return (
-        not is_compiling()
-        and not torch.is_grad_enabled()
-        and x.device.type == 'cpu'
+        x.device.type == 'cpu'
         and x.dtype == torch.float32
+        and not _is_asked_what()
         and x.numel() > 0
-        and torch.backends.mkl.is_available()
-        and torch.backends.mkldnn.is_available()
+        and _has_onednn()
         and _prefers_onednn(x.numel() // x.shape[-1], num_columns)
     )
+
+
+@cache
+def _has_onednn() -> bool:
+    return (
+        torch.backends.mkl.is_available()
+        and torch.backends.mkldnn.is_available()
+        and hasattr(torch.ops.mkldnn, '_linear_pointwise')
+    )
+
+
+def _is_asked_what() -> bool:
+    """Whether somebody wants to know what is computed, or in another type:
+    a compiler, a tracer, a counter of operators, a transform, autocast."""
+    return (
+        is_compiling()
+        or torch.jit.is_tracing()
+        or _get_current_dispatch_mode() is not None
+        or peek_interpreter_stack() is not None
+        or _is_autocast()
+    )
+
+
+def _is_autocast() -> bool:
+    try:
+        return torch.is_autocast_enabled('cpu')
+    except TypeError:  # before torch 2.4
+        return torch.is_autocast_cpu_enabled()
 
 
 def _prefers_onednn(num_rows: int, num_columns: int | None) -> bool:
     library = _library()
     if library != 'either':
-        return library == 'onednn'
+        is_differentiable = num_columns is not None
+        return library == 'onednn' and (
+            is_differentiable or not torch.is_grad_enabled()
+        )
     return (
         num_columns is not None
+        and not torch.is_grad_enabled()
         and num_columns <= _FEW_COLUMNS
         and num_rows >= _MANY_ROWS
     )
@@ -81,11 +112,40 @@ def _library() -> str:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """What `F.linear` computes."""
-    out = batched_linear(x.reshape(1, -1, x.shape[-1]), weight[None], bias)
-    return out.view(*x.shape[:-1], -1)
+    rows = x.reshape(-1, x.shape[-1])
+    product = _Linear.apply if torch.is_grad_enabled() else _linear
+    return product(rows, weight, bias).view(*x.shape[:-1], -1)
 
 
-def batched_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(
+        rows, weight, bias, 'none', [], ''
+    )
+
+
+class _Linear(torch.autograd.Function):
+    """Gradients, of any order, are products of the same kind."""
+
+    @staticmethod
+    def forward(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return _linear(rows, weight, bias)
+
+    @staticmethod
+    def setup_context(ctx, inputs: tuple, output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:2])
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        rows, weight = ctx.saved_tensors
+        for_rows, for_weight, for_bias = ctx.needs_input_grad
+        return (
+            linear(grad, weight.T, None) if for_rows else None,
+            linear(grad.T, rows.T, None) if for_weight else None,
+            grad.sum(0) if for_bias else None,
+        )
+
+
+def batched_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """``x`` [B, T, C] times ``weight`` [B, N, C] plus ``bias`` [B, N].
 
     Returns:
@@ -95,10 +155,14 @@ def batched_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     batch, height, channels = x.shape
     # A column of pixels, channels last.
     column = x.transpose(0, 1).reshape(1, height, 1, batch * channels)
-    out = F.conv2d(
+    # As `conv2d` asks MKL, if there is one thread.
+    out = torch.mkldnn_convolution(
         column.permute(0, 3, 1, 2),
         weight.flatten(0, 1)[..., None, None],
-        None if bias is None else bias.flatten(),
+        bias.flatten(),
+        padding=(0, 0),
+        stride=(1, 1),
+        dilation=(1, 1),
         groups=batch,
     )
     return out.permute(0, 2, 3, 1).view(height, batch, -1)

@@ -32,7 +32,33 @@ def test_same_as_torch(shape, bias):
         out = linear(x)
     assert out.is_contiguous()
     torch.testing.assert_close(out, expected)
-    assert torch.equal(linear(x), expected)
+    assert torch.equal(linear(x), out)
+
+
+@pytest.mark.usefixtures('_threads')
+@pytest.mark.parametrize('bias', [True, False])
+def test_gradients_of_both_orders(bias):
+    linear = Linear(32, 48, bias=bias)
+    x = torch.randn(3, 7, 32, requires_grad=True)
+    inputs = [x, *linear.parameters()]
+    found = []
+    for function in linear, nn.functional.linear:
+        args = [x] if function is linear else inputs
+        loss = function(*args).square().sum()
+        first = torch.autograd.grad(loss, inputs, create_graph=True)
+        second = sum(gradient.square().sum() for gradient in first)
+        found.append((first, torch.autograd.grad(second, inputs)))
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-3)
+
+
+def test_what_is_frozen_gets_no_gradient():
+    linear, x = Linear(32, 48), torch.randn(5, 32)
+    linear.weight.requires_grad_(False)
+    linear(x).sum().backward()
+    assert linear.weight.grad is None
+    assert x.grad is None
+    torch.testing.assert_close(linear.bias.grad, torch.full((48,), 5.0))
+    assert not linear.requires_grad_(False)(x).requires_grad
 
 
 def test_views_and_nothing():

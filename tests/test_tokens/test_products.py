@@ -6,10 +6,12 @@ That both compute the same is in test_layers/test_linear.py.
 import platform
 import re
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from clustr_mm.layers.linear import Linear
 from clustr_mm.tokens import processor, products
@@ -57,35 +59,23 @@ def pretend(monkeypatch, tmp_path):
     return on
 
 
-class Convolutions(TorchDispatchMode):
-    """Counts them: what oneDNN is asked for."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += function is torch.ops.aten.convolution.default
-        return function(*args, **(kwargs or {}))
-
-
 def by_onednn(call):
-    with torch.no_grad(), Convolutions() as found:
+    """Whether oneDNN computes any product of a call."""
+    functions = {'linear': products.linear}
+    functions['batched_linear'] = products.batched_linear
+    found = {
+        name: mock.Mock(wraps=function) for name, function in functions.items()
+    }
+    with mock.patch.multiple(products, **found):
         call()
-    return found.count > 0
+    return any(function.called for function in found.values())
 
 
+@torch.no_grad()
 def linear_by_onednn(num_rows, channels, num_columns):
     x = torch.randn(1, num_rows, channels)
     layer = Linear(channels, num_columns)
-    assert not found_in_training(layer, x)
     return by_onednn(lambda: layer(x))
-
-
-def found_in_training(layer, x):
-    with Convolutions() as found:
-        layer(x)
-    return found.count > 0
 
 
 # Rows, channels and columns: of ViTs, and of a pyramid's first stages.
@@ -110,11 +100,53 @@ def test_linear_layers(shape, is_narrow, pretend):
 
 
 @needs_both
+@pytest.mark.parametrize('shape', SHAPES)
+def test_training(shape, pretend):
+    num_rows, channels, num_columns = shape
+    layer = Linear(channels, num_columns)
+    x = torch.randn(num_rows, channels)
+    for maker, expected in (ZEN_5, True), (ZEN_4, False), (XEON, False):
+        pretend(*maker)
+        assert by_onednn(lambda: layer(x)) == expected
+
+
+@needs_both
 def test_distances(pretend):
     x = torch.randn(2, 100, 8)
     for maker, expected in (ZEN_5, True), (ZEN_4, False), (XEON, False):
         pretend(*maker)
         assert by_onednn(lambda: density_peaks(x, [9])) == expected
+
+
+@needs_both
+def test_who_asks_what_is_computed_is_told_of_a_linear_layer(pretend):
+    pretend(*ZEN_5)
+    layer, x = Linear(8, 6), torch.randn(5, 8)
+    expected = layer(x)
+
+    def transformed():
+        torch.testing.assert_close(torch.func.vmap(layer)(x), expected)
+
+    def counted():
+        with FlopCounterMode(display=False) as counter:
+            layer(x)
+        assert counter.get_total_flops() == 2 * 5 * 8 * 6
+
+    def traced():
+        graph = torch.jit.trace(layer, x, check_trace=False).inlined_graph
+        assert 'aten::linear' in str(graph)
+
+    def in_mixed_precision():
+        with torch.autocast('cpu', torch.bfloat16):
+            assert layer(x).dtype == torch.bfloat16
+
+    def on_no_device():
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            assert layer(mode.from_tensor(x)).shape == expected.shape
+
+    assert by_onednn(lambda: layer(x))
+    for call in transformed, counted, traced, in_mixed_precision, on_no_device:
+        assert not by_onednn(call)
 
 
 @needs_both
