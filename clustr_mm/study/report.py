@@ -59,7 +59,7 @@ def write(folder: Path, page: Path) -> None:
         for name, claim in CLAIMS.items()
         if any(arm in results for arm in claim.arms)
     }
-    parts = ['# What the backbones learn', *_introduction(folder)]
+    parts = ['# What the backbones learn', *_by_hand(folder, 'introduction')]
     if begun:
         parts += ['## In short', _summary(begun, results)]
     for name, claim in begun.items():
@@ -71,6 +71,7 @@ def write(folder: Path, page: Path) -> None:
             _table(claim, results, timed),
             *_how_timed(timed),
             _checks(claim, results),
+            *_by_hand(folder, name),
         ]
         picture = folder / f'{name}.svg'
         _plot(claim, results, timed, picture)
@@ -81,9 +82,9 @@ def write(folder: Path, page: Path) -> None:
     page.write_text('\n\n'.join(parts) + '\n')
 
 
-def _introduction(folder: Path) -> list[str]:
-    """What stands above the claims, kept by hand."""
-    path = folder / 'introduction.md'
+def _by_hand(folder: Path, name: str) -> list[str]:
+    """What stands above the claims, or was looked at because of one."""
+    path = folder / f'{name}.md'
     return [path.read_text().strip()] if path.is_file() else []
 
 

@@ -129,6 +129,8 @@ def folder(tmp_path):
     folder = tmp_path / 'study'
     folder.mkdir()
     (folder / 'introduction.md').write_text('Words.\n')
+    (folder / 'dials.md').write_text('What was looked at.\n')
+    (folder / 'dials_boxes.md').write_text('Too early.\n')
     for seed, value in enumerate((50.0, 51.0, 52.0)):
         _result(folder, 'clusters_two_scales_fpn', seed, value)
         # Paired by seed, however much seeds differ.
@@ -140,12 +142,18 @@ def folder(tmp_path):
     return folder
 
 
+def says_of(claim):
+    return CLAIMS[claim].checks[-1].says
+
+
 def test_a_page_from_results_alone(folder):
     page = folder.parent / 'study.md'
     report.write(folder, page)
     text = page.read_text()
     claim = CLAIMS['dials']
     assert 'Words.' in text
+    assert text.index(says_of('dials')) < text.index('What was looked at.')
+    assert 'Too early' not in text
     assert '| arm | mIoU | MACs | seeds |' in text
     assert '| clusters_two_scales_fpn | 51.0 ± 2.5 | 2.0 M | 3 |' in text
     assert '| window_reuse_fpn | not run |  |  |' in text
