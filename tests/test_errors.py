@@ -25,7 +25,11 @@ PARAMS = [torch.nn.Parameter(torch.zeros(1))]
         # It hands on what it does not know.
         (
             PARAM_SCHEDULERS,
-            dict(type='LinearLR', optimizer=torch.optim.SGD(PARAMS), typo=1),
+            dict(
+                type='LinearLR',
+                optimizer=torch.optim.SGD(PARAMS, lr=0.1),
+                typo=1,
+            ),
             'LinearLR has no option typo: choose from begin, by_epoch, end',
         ),
     ],
@@ -38,7 +42,7 @@ def test_options_of_other_constructors(registry, options, said):
 
 def test_choice_is_what_they_take():
     with pytest.raises(UserError) as error, building('it'):
-        LinearLR(torch.optim.SGD(PARAMS), start_facto=0.5, typo=1)
+        LinearLR(torch.optim.SGD(PARAMS, lr=0.1), start_facto=0.5, typo=1)
     assert 'did you mean start_factor?' in str(error.value)
 
 

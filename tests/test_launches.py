@@ -70,7 +70,7 @@ def _like_a_device(monkeypatch):
         ({}, 385, 275),
         (dict(reuse=True), 300, 275),
         (dict(reuse=True, window=10, growth=0.0), 410, 275),
-        (dict(share=0.5), 600, 300),
+        (dict(share=0.5), 700, 400),
     ],
 )
 def test_clustr(options, forward, backward):
@@ -111,7 +111,7 @@ def test_one_image_is_copied_no_more_than_two(name):
         ('kmedoids', 600),
         ('kmeans', 515),
         ('importance', 265),
-        ('tome', 245),
+        ('tome', 300),
         ('evit', 150),
         ('dynamicvit', 150),
     ],

@@ -13,8 +13,10 @@ from clustr_mm.runs.sharding import block_by_block
 from tests import small_training
 from tests.runs import ROOT, TOOLS, free_port, run, run_tool
 from tests.tiny_models import CASES, build, clustr, images
+from tests.torch_features import cpu_shards
 
 slow = pytest.mark.slow
+pytestmark = cpu_shards
 
 # Pictures of tokens in the validation of a sharded model.
 DRAWN = """

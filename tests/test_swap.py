@@ -458,6 +458,10 @@ def test_a_model_that_may_not_predict_by_random_weights():
     assert any('model.neck: in_channels' in note for note in notes)
 
 
+@pytest.mark.skipif(
+    os.environ.get('CLUSTR_MM_STACK') == 'upstream',
+    reason='other releases of the toolboxes come with other configs',
+)
 def test_page_says_what_was_swept():
     names = sweep.stock_configs()
     assert len(names) == len(set(names)) > 1000

@@ -19,6 +19,14 @@ def _computes_in_float16() -> bool:
             return False
 
 
+# Both came with torch 2.4.
+_IS_NEW = hasattr(torch.library, 'custom_op')
+one_graph = pytest.mark.skipif(
+    not _IS_NEW, reason='this torch compiles models in pieces'
+)
+cpu_shards = pytest.mark.skipif(
+    not _IS_NEW, reason='this torch shards nothing on a CPU'
+)
 CAN_EXPORT = hasattr(torch.compiler, 'is_exporting')
 exports = pytest.mark.skipif(
     not CAN_EXPORT, reason='exporting needs torch 2.7'

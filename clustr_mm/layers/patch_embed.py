@@ -54,7 +54,7 @@ class PatchEmbed(BaseModule):
         """Embeddings [B, C, h, w] of the patches of ``img`` [B, 3, H, W]."""
         height, width = img.shape[-2:]
         pad = (-width % self.patch_size, -height % self.patch_size)
-        if any(pad):
+        if pad[0] or pad[1]:
             img = F.pad(img, (0, pad[0], 0, pad[1]))
         return self.proj(self.stem(img))
 

@@ -13,7 +13,7 @@ from clustr_mm.backbones import clustr as module
 from clustr_mm.tokens import merging
 from clustr_mm.tokens.maps import map_to_tokens, tokens_to_map
 from tests.tiny_models import clustr, clustr_arch
-from tests.torch_features import float16
+from tests.torch_features import float16, one_graph
 
 SMALL_ARCH = clustr_arch((1, 2, 2, 1), 16)
 small = partial(clustr, (1, 2, 2, 1), 16)
@@ -470,12 +470,6 @@ def test_bad_arguments_are_refused_when_building(options, message):
         ClusTR(**options)
 
 
-# Before torch 2.4 clustering is left to the interpreter.
-needs_operators = pytest.mark.skipif(
-    not hasattr(torch.library, 'custom_op'), reason='torch has no custom_op'
-)
-
-
 def compiled(**options):
     """A model, and the same in one graph."""
     model = clustr((1, 1, 2, 1), **options)
@@ -484,7 +478,7 @@ def compiled(**options):
     return model.eval(), graph
 
 
-@needs_operators
+@one_graph
 def test_compiled_gives_the_same():
     model, graph = compiled()
     x = torch.randn(2, 3, 64, 64)
@@ -494,7 +488,7 @@ def test_compiled_gives_the_same():
 
 
 @pytest.mark.slow
-@needs_operators
+@one_graph
 @pytest.mark.parametrize(
     'options',
     [dict(reuse=True, window=10, growth=0.0), dict(share=0.7, growth=0.5)],

@@ -7,6 +7,7 @@ from clustr_mm.backbones.hvt import HVT
 from clustr_mm.backbones.vit import vit_arch
 from tests.recorded import golden, logits, on_meta, rebuild
 from tests.tiny_models import SMALL, build, images
+from tests.torch_features import one_graph
 
 
 @pytest.mark.parametrize('stages', [1, 3])
@@ -56,6 +57,7 @@ def test_ops(op, dims):
     assert model(images())[0].shape == (2, 31 if dims == 1 else 16, 48)
 
 
+@one_graph
 @pytest.mark.parametrize('op', ['max', 'avg', 'conv'])
 def test_compiles_once_for_all_sizes(op):
     model = build('hvt', arch=vit_arch(16, 2, 1), num_stages=2, op=op)

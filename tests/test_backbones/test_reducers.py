@@ -28,6 +28,7 @@ from tests.tiny_models import (
     clustr,
     images,
 )
+from tests.torch_features import one_graph
 
 
 def at(blocks, **reducer):
@@ -421,6 +422,7 @@ def test_hooks_change_what_goes_on(name):
     assert torch.equal(model(images())[0], expected)
 
 
+@one_graph
 @pytest.mark.parametrize('name', ['dense', 'evit', 'hvt', 'dynamicvit'])
 def test_blocks_are_compiled_whole(name):
     model, img = build(name, out_type='featmap'), images()

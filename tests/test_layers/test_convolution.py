@@ -9,6 +9,7 @@ from torch import nn
 
 from clustr_mm.layers import convolution
 from clustr_mm.layers.convolution import Conv2d, ConvTranspose2d
+from tests.torch_features import LOW_PRECISIONS
 
 # Kernel, stride and padding, and what else there is.
 CONVOLUTIONS = [
@@ -105,7 +106,7 @@ def test_only_columns_in_half_precision_are_padded(make, monkeypatch):
         return widths[-1] // scale
 
     assert seen(4, 1) == 1
-    for dtype in torch.bfloat16, torch.float16:
+    for dtype in LOW_PRECISIONS:
         with torch.autocast('cpu', dtype):
             assert [seen(4, 1), seen(1, 1), seen(1, 4)] == [2, 1, 4]
             assert seen(4, 2) == 2

@@ -9,6 +9,7 @@ from clustr_mm.tokens import kmeans as module
 from clustr_mm.tokens import merging
 from clustr_mm.tokens.kmeans import kmeans, kmedoids
 from tests.rounding import OtherRounding
+from tests.torch_features import one_graph
 
 
 @pytest.fixture(autouse=True, params=['by index', 'by matrix'])
@@ -330,6 +331,7 @@ def test_low_precision(dtype):
     assert kmeans(x, init, weight)[1].dtype == dtype
 
 
+@one_graph
 def test_compiles():
     x, weight = torch.randn(2, 30, 8), torch.rand(2, 30)
     init = weight.topk(10).indices
