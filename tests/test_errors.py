@@ -12,6 +12,7 @@ from clustr_mm.errors import UserError, building
 from clustr_mm.runs.runner import PARTS
 
 PARAMS = [torch.nn.Parameter(torch.zeros(1))]
+SGD = torch.optim.SGD(PARAMS, lr=0.1)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ PARAMS = [torch.nn.Parameter(torch.zeros(1))]
             PARAM_SCHEDULERS,
             dict(
                 type='LinearLR',
-                optimizer=torch.optim.SGD(PARAMS, lr=0.1),
+                optimizer=SGD,
                 typo=1,
             ),
             'LinearLR has no option typo: choose from begin, by_epoch, end',
@@ -42,7 +43,7 @@ def test_options_of_other_constructors(registry, options, said):
 
 def test_choice_is_what_they_take():
     with pytest.raises(UserError) as error, building('it'):
-        LinearLR(torch.optim.SGD(PARAMS, lr=0.1), start_facto=0.5, typo=1)
+        LinearLR(SGD, start_facto=0.5, typo=1)
     assert 'did you mean start_factor?' in str(error.value)
 
 
