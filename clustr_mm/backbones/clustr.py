@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clustr_mm.arguments import check_positive, check_rates, check_types
-from clustr_mm.layers.convolution import Conv2d
+from clustr_mm.layers.convolution import Conv2d, GELUConv2d
 from clustr_mm.layers.linear import Linear
 from clustr_mm.layers.recompute import recompute
 from clustr_mm.registry import MODELS
@@ -92,12 +92,12 @@ class ConvFFN(BaseModule):
         super().__init__()
         hidden = dims * ratio
         self.fc1 = Linear(dims, hidden)
-        self.conv = nn.Conv2d(hidden, hidden, 3, padding=1, groups=hidden)
+        self.conv = GELUConv2d(hidden, hidden, 3, padding=1, groups=hidden)
         self.fc2 = Linear(hidden, dims)
 
     def forward(self, x: Tensor, grid: Grid) -> Tensor:
         fmap = self.conv(tokens_to_map(self.fc1(x), grid))
-        return self.fc2(F.gelu(map_to_tokens(fmap)))
+        return self.fc2(map_to_tokens(fmap))
 
 
 class MultiSourceAttention(BaseModule):

@@ -1,4 +1,4 @@
-"""Convolutions that keep to memory that was written.
+"""Convolutions that keep to memory that was written, and to one pass over it.
 
 On processors with AMX, oneDNN's strided convolutions in bfloat16 and float16
 read memory that nobody wrote where their output is one pixel wide and several
@@ -12,22 +12,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from clustr_mm.tokens import products
+
 _HALVES = (torch.bfloat16, torch.float16)
-
-
-def _autocasts() -> bool:
-    """Whether convolutions on a CPU are in half precision by autocast."""
-    # Before torch 2.4 it was another function.
-    if hasattr(torch, 'get_autocast_dtype'):
-        return torch.is_autocast_enabled('cpu')
-    return torch.is_autocast_cpu_enabled()
 
 
 def _needs_column(x: Tensor, height: int, width: int, stride: int) -> bool:
     """Whether a strided convolution of ``x`` must not have this output."""
     return (
         x.device.type == 'cpu'
-        and (x.dtype in _HALVES or _autocasts())
+        and (x.dtype in _HALVES or products.autocasts())
         and stride > 1
         and width == 1
         and height > 1
@@ -60,3 +54,27 @@ class ConvTranspose2d(nn.ConvTranspose2d):
         if not _needs_column(x, *x.shape[-2:], max(self.stride)):
             return super().forward(x)
         return super().forward(F.pad(x, (0, 1)))[..., : -self.stride[1]]
+
+
+class GELUConv2d(nn.Conv2d):
+    """A convolution and the GELU of what it puts out.
+
+    Where oneDNN predicts, large maps are written once and not twice, which
+    takes most of the time of either.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() or not products.is_open(x):
+            return F.gelu(super().forward(x))
+        return torch.ops.mkldnn._convolution_pointwise(
+            x,
+            self.weight,
+            self.bias,
+            self.padding,
+            self.stride,
+            self.dilation,
+            self.groups,
+            'gelu',
+            [],
+            'none',
+        )

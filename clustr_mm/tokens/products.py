@@ -41,14 +41,36 @@ def is_faster(x: Tensor, num_columns: int | None = None) -> bool:
         num_columns (int, optional): Columns of the result, or None if there
             are several products side by side, which have no gradient.
     """
+    return is_open(x) and _prefers_onednn(
+        x.numel() // x.shape[-1], num_columns
+    )
+
+
+def is_open(x: Tensor) -> bool:
+    """Whether oneDNN may be asked for what is computed of ``x``.
+
+    Not where somebody wants to know what that is, or wants it in another
+    type: a compiler, a tracer, a counter of operators, a transform, autocast.
+    """
     return (
         x.device.type == 'cpu'
         and x.dtype == torch.float32
-        and not _is_asked_what()
+        and not is_compiling()
+        and not torch.jit.is_tracing()
+        and _get_current_dispatch_mode() is None
+        and peek_interpreter_stack() is None
+        and not autocasts()
         and x.numel() > 0
         and _has_onednn()
-        and _prefers_onednn(x.numel() // x.shape[-1], num_columns)
     )
+
+
+def autocasts() -> bool:
+    """Whether a CPU computes in half precision by autocast."""
+    # Before torch 2.4 it was another function.
+    if hasattr(torch, 'get_autocast_dtype'):
+        return torch.is_autocast_enabled('cpu')
+    return torch.is_autocast_cpu_enabled()
 
 
 @cache
@@ -57,26 +79,8 @@ def _has_onednn() -> bool:
         torch.backends.mkl.is_available()
         and torch.backends.mkldnn.is_available()
         and hasattr(torch.ops.mkldnn, '_linear_pointwise')
+        and hasattr(torch.ops.mkldnn, '_convolution_pointwise')
     )
-
-
-def _is_asked_what() -> bool:
-    """Whether somebody wants to know what is computed, or in another type:
-    a compiler, a tracer, a counter of operators, a transform, autocast."""
-    return (
-        is_compiling()
-        or torch.jit.is_tracing()
-        or _get_current_dispatch_mode() is not None
-        or peek_interpreter_stack() is not None
-        or _is_autocast()
-    )
-
-
-def _is_autocast() -> bool:
-    try:
-        return torch.is_autocast_enabled('cpu')
-    except TypeError:  # before torch 2.4
-        return torch.is_autocast_cpu_enabled()
 
 
 def _prefers_onednn(num_rows: int, num_columns: int | None) -> bool:

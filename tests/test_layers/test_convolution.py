@@ -5,10 +5,15 @@ That it keeps to written memory is in test_backbones/test_narrow_pictures.py.
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from clustr_mm.layers import convolution
-from clustr_mm.layers.convolution import Conv2d, ConvTranspose2d
+from clustr_mm.layers.convolution import (
+    Conv2d,
+    ConvTranspose2d,
+    GELUConv2d,
+)
 from tests.torch_features import LOW_PRECISIONS
 
 # Kernel, stride and padding, and what else there is.
@@ -135,3 +140,27 @@ def test_compiles(make):
         for enabled in True, False:
             with torch.autocast('cpu', torch.bfloat16, enabled=enabled):
                 torch.testing.assert_close(compiled(x), module(x))
+
+
+@pytest.mark.parametrize('threads', [1, 2])
+@pytest.mark.parametrize(
+    'layout', [torch.contiguous_format, torch.channels_last]
+)
+@pytest.mark.parametrize('size', [(9, 7), (1, 1), (1, 5), (40, 30)])
+def test_gelu_in_one_pass(size, layout, threads):
+    module = GELUConv2d(32, 32, 3, padding=1, groups=32)
+    x = torch.randn(2, 32, *size).to(memory_format=layout)
+    expected = F.gelu(nn.Conv2d.forward(module, x))
+    assert torch.equal(module(x), expected)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.no_grad():
+            found = module(x)
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+            assert module(x[:0]).shape == x[:0].shape
+            assert module.double()(x.double()).dtype == torch.float64
+    finally:
+        torch.set_num_threads(before)
+    if min(size) > 1:
+        assert found.is_contiguous(memory_format=layout)
