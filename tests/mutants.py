@@ -44,7 +44,9 @@ MORE_TESTS = {
     'tokens/density_peaks.py': ['test_backbones/test_clustr.py'],
     'tokens/maps.py': ['test_backbones/test_clustr.py'],
     'tokens/processor.py': ['test_tokens/test_products.py'],
-    'tokens/products.py': ['test_layers/test_linear.py'],
+    'tokens/products.py': [
+        *('test_layers/test_linear.py', 'test_properties/test_trail.py'),
+    ],
     'tokens/trail.py': ['test_backbones/test_hvt.py', *REDUCERS, *VITS],
     'layers/attention.py': ['test_backbones/test_dynamic_vit.py'],
     'layers/block.py': PLAIN,

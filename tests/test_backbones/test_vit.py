@@ -44,6 +44,31 @@ def test_initialisation(name):
     assert model.blocks[0].norm1.eps == model.norm.eps == 1e-6  # as in DeiT
 
 
+def test_options_reach_the_blocks():
+    model = ThinViT(
+        **SMALL,
+        qkv_bias=False,
+        qk_norm='learned',
+        drop_rate=0.1,
+        attn_drop_rate=0.2,
+        drop_path_rate=0.3,
+        layer_scale_init_value=0.5,
+        residual_scale=2.0,
+        with_cp=True,
+    )
+    rates = [block.drop_path.drop_prob for block in model.blocks]
+    # In proportion to the depth.
+    assert rates == pytest.approx([0.0, 0.06, 0.12, 0.18, 0.24, 0.3])
+    for block in model.blocks:
+        assert block.attn.qkv.bias is None
+        assert block.attn.qk_norm == 'learned'
+        assert block.attn.drop.p == 0.1
+        assert block.attn.attn_drop_rate == 0.2
+        assert block.ls1.weight.eq(0.5).all()
+        assert block.residual_scale == 2
+        assert block.with_cp
+
+
 @pytest.mark.parametrize('name', ALL)
 @pytest.mark.parametrize(
     'size', [(32, 32), (40, 24), (4, 4), (1, 1), (3, 70), (4, 8)]

@@ -353,6 +353,9 @@ def test_two_processes_leave_out_and_end_together(tmp_path):
     (error,) = re.findall('^error: (.*)', text, re.M)
     assert '3 bad iterations in a row' in error
     assert 'not finite in data_preprocessor nan' in error
+    # Of the process that went wrong alone.
+    (peaks,) = re.findall(r'Largest activations: (.*?)\. Go on', error)
+    assert all(re.search(r'\w \S+$', part) for part in peaks.split(', '))
     for iteration, message in zip((3, 6, 7, 8), [*warnings[:3], error]):
         assert f'iteration {iteration}, whose loss was NaN' in message
         assert ', '.join(seen[1, iteration][1]) in message
