@@ -22,8 +22,9 @@ class Backbone(BaseModule):
     # or a single one.
     is_pyramid = False
 
-    frozen_stages = -1
-    norm_eval = False
+    # See `choose_frozen`.
+    frozen_stages: int
+    norm_eval: bool
 
     def choose_arch(self, arch: str | dict) -> dict:
         """Settings of a preset, or those given."""
