@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 from mmengine.logging import HistoryBuffer, MessageHub
+from mmengine.registry import WEIGHT_INITIALIZERS
 from mmengine.runner import CheckpointLoader
 
-from clustr_mm.checkpoints import replacements
+from clustr_mm.checkpoints import replacements, safe_loading
+from clustr_mm.checkpoints.compatibility import CheckedPretrainedInit
 from clustr_mm.checkpoints.safe_loading import UnsafeCheckpointError, load
 from clustr_mm.errors import UserError
 from tests import small_training
@@ -64,6 +66,20 @@ def test_programs_are_not_run(zipped, path, tmp_path):
     assert not mark.exists()
     load(path, trusted=True)
     assert mark.exists()
+
+
+def test_what_is_replaced(path, monkeypatch):
+    monkeypatch.setattr(torch, 'load', safe_loading._torch_load)
+    assert not replacements.is_installed()
+    replacements.install()
+    assert replacements.is_installed()
+    # So that a message or a tool that asks for its name finds it.
+    assert torch.load.__name__ == 'load'
+    torch.save(dict(a=torch.ones(2)), path)
+    for weights_only in True, False:
+        found = torch.load(path, 'cpu', weights_only=weights_only)
+        assert torch.equal(found['a'], torch.ones(2))
+    assert WEIGHT_INITIALIZERS.get('Pretrained') is CheckedPretrainedInit
 
 
 @pytest.mark.parametrize(

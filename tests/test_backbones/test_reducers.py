@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from clustr_mm.analysis.cost import count_macs
 from clustr_mm.backbones import (
     HVT,
     DynamicViT,
@@ -420,6 +421,20 @@ def test_hooks_change_what_goes_on(name):
     assert not torch.allclose(model(images())[0], expected)
     hook.remove()
     assert torch.equal(model(images())[0], expected)
+
+
+def test_the_trail_is_kept_if_somebody_asks_for_it():
+    """By what it costs in launches."""
+    for name, expected in ('kmeans', False), ('evit', False), ('tome', True):
+        assert build(name).needs_trail == expected
+        assert build(name, out_type='featmap').needs_trail
+
+
+@pytest.mark.parametrize('name', ['kmeans', 'kmedoids', 'tome'])
+def test_products_of_reducers_count_as_clustering(name):
+    kinds = count_macs(build(name), images()).by_kind()
+    assert kinds['clustering'] > 0
+    assert kinds['rest'] == 0
 
 
 @one_graph
