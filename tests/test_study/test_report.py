@@ -129,6 +129,7 @@ def folder(tmp_path):
     folder = tmp_path / 'study'
     folder.mkdir()
     (folder / 'introduction.md').write_text('Words.\n')
+    _result(folder, 'exact_boxes', 0, 20.0)
     (folder / 'dials.md').write_text('What was looked at.\n')
     (folder / 'dials_boxes.md').write_text('Too early.\n')
     for seed, value in enumerate((50.0, 51.0, 52.0)):
@@ -165,7 +166,8 @@ def test_a_page_from_results_alone(folder):
     assert f'| {claim.title} | 1 | 1 |  | 1 |' in text
     assert '1 of the 4 arms were not run yet' in text
     assert 'no more than 2 of 3 seeds' in text
-    # Claims that were not begun have no table.
+    # Claims that were not begun have no table, nor has one of which an arm
+    # alone is there, that others share.
     before, after = text.split('## Not run yet')
     other = CLAIMS['dials_boxes'].title
     assert other in after
