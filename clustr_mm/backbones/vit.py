@@ -69,7 +69,7 @@ class ThinViT(Backbone):
             ``'raw'`` [B, N, C], the class token and the tokens left.
         with_cls_token (bool): Whether there is a class token.
         qkv_bias (bool): Whether queries, keys and values have a bias.
-        qk_norm (str, optional): See :class:`Attention`.
+        qk_norm, qk_alpha: See :class:`Attention`.
         drop_rate (float): Dropout of embeddings and of the outputs of
             attention and FFN.
         attn_drop_rate (float): Dropout of the attention probabilities.
@@ -127,6 +127,7 @@ class ThinViT(Backbone):
         with_cls_token: bool = True,
         qkv_bias: bool = True,
         qk_norm: str | None = None,
+        qk_alpha: float | None = None,
         drop_rate: float = 0.0,
         attn_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
@@ -189,6 +190,7 @@ class ThinViT(Backbone):
                 arch['feedforward_channels'],
                 qkv_bias=qkv_bias,
                 qk_norm=qk_norm,
+                qk_alpha=qk_alpha,
                 drop_rate=drop_rate,
                 attn_drop_rate=attn_drop_rate,
                 drop_path_rate=rate,

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from mmengine.model import BaseModule
 from torch import Tensor, nn
 
+from clustr_mm.arguments import check_positive
 from .linear import Linear
 from .recompute import recompute
 
@@ -27,9 +28,11 @@ class Attention(BaseModule):
         num_heads (int): Number of heads.
         qkv_bias (bool): Whether queries, keys and values have a bias.
         qk_norm (str, optional): Normalise queries and keys to length 1; the
-            logits are multiplied by alpha, which is 1 (``'fixed'``) or
+            logits are multiplied by alpha, which is ``'fixed'`` or
             ``'learned'``. By default they are divided by the root of the
             head's channels instead.
+        qk_alpha (float, optional): Alpha, or where a learnt one starts. By
+            default as in ``ALPHAS``.
         attn_drop_rate (float): Dropout of the probabilities.
         drop_rate (float): Dropout of the output.
     """
@@ -39,6 +42,11 @@ class Attention(BaseModule):
     # receives, summed over queries and heads. Or its key [B, N, D], mean
     # over heads.
     STATISTICS = (None, 'class_row', 'column_sum', 'keys')
+    # Token Pooling fixes it at 1 (appendix F), and does not say where a learnt
+    # one starts. From 1, where probabilities differ by a factor of e^2 at
+    # most, it takes long to learn to look at some tokens alone; 10 is where
+    # Swin Transformer V2 starts (docs/study.md compares them).
+    ALPHAS = {'fixed': 1.0, 'learned': 10.0}
 
     def __init__(
         self,
@@ -46,6 +54,7 @@ class Attention(BaseModule):
         num_heads: int,
         qkv_bias: bool = True,
         qk_norm: str | None = None,
+        qk_alpha: float | None = None,
         attn_drop_rate: float = 0.0,
         drop_rate: float = 0.0,
         init_cfg: dict | None = None,
@@ -55,18 +64,25 @@ class Attention(BaseModule):
             raise ValueError(
                 f'{embed_dims} channels do not split into {num_heads} heads'
             )
-        if qk_norm not in (None, 'fixed', 'learned'):
+        if qk_norm not in (None, *self.ALPHAS):
             raise ValueError(
                 f"qk_norm must be None, 'fixed' or 'learned', not {qk_norm!r}"
             )
+        if qk_alpha is not None:
+            check_positive(qk_alpha=qk_alpha)
+            if qk_norm is None:
+                raise ValueError('qk_alpha is of no use without qk_norm')
         self.num_heads = num_heads
         self.qk_norm = qk_norm
         self.attn_drop_rate = attn_drop_rate
         self.qkv = Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
         self.proj = Linear(embed_dims, embed_dims)
         self.drop = nn.Dropout(drop_rate)
-        if qk_norm == 'learned':
-            self.alpha = nn.Parameter(torch.ones(1))
+        if qk_norm == 'fixed':
+            self.alpha = qk_alpha or self.ALPHAS[qk_norm]
+        elif qk_norm == 'learned':
+            start = qk_alpha or self.ALPHAS[qk_norm]
+            self.alpha = nn.Parameter(torch.full((1,), float(start)))
 
     def forward(
         self,
@@ -125,9 +141,9 @@ class Attention(BaseModule):
         if self.qk_norm is None:
             return q, k, v, q.shape[-1] ** -0.5
         q, k = _unit(q), _unit(k)
-        if self.qk_norm == 'learned':
-            q = q * self.alpha.to(q.dtype)
-        return q, k, v, 1.0
+        if self.qk_norm == 'fixed':
+            return q, k, v, self.alpha
+        return q * self.alpha.to(q.dtype), k, v, 1.0
 
 
 def _unit(x: Tensor) -> Tensor:

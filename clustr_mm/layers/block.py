@@ -44,7 +44,7 @@ class Block(BaseModule):
         num_heads (int): Number of heads.
         feedforward_channels (int): Hidden channels of the FFN.
         qkv_bias (bool): Whether queries, keys and values have a bias.
-        qk_norm (str, optional): See :class:`Attention`.
+        qk_norm, qk_alpha: See :class:`Attention`.
         drop_rate (float): Dropout of the outputs of attention and FFN.
         attn_drop_rate (float): Dropout of the attention probabilities.
         drop_path_rate (float): Stochastic depth.
@@ -64,6 +64,7 @@ class Block(BaseModule):
         feedforward_channels: int,
         qkv_bias: bool = True,
         qk_norm: str | None = None,
+        qk_alpha: float | None = None,
         drop_rate: float = 0.0,
         attn_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
@@ -88,6 +89,7 @@ class Block(BaseModule):
             num_heads,
             qkv_bias=qkv_bias,
             qk_norm=qk_norm,
+            qk_alpha=qk_alpha,
             attn_drop_rate=attn_drop_rate,
             drop_rate=drop_rate,
         )

@@ -503,6 +503,7 @@ WRONG_VIT = {
     'drop_rate': ['2', 'x'],
     'attn_drop_rate': ['-1'],
     'qk_norm': ['cosine'],
+    'qk_alpha': ['x', '-1', '5'],
     'interpolate_mode': ['cubic'],
     'with_cls_token': ['x'],
     'layer_scale_init_value': ['x'],

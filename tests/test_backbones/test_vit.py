@@ -49,6 +49,7 @@ def test_options_reach_the_blocks():
         **SMALL,
         qkv_bias=False,
         qk_norm='learned',
+        qk_alpha=3.0,
         drop_rate=0.1,
         attn_drop_rate=0.2,
         drop_path_rate=0.3,
@@ -62,6 +63,7 @@ def test_options_reach_the_blocks():
     for block in model.blocks:
         assert block.attn.qkv.bias is None
         assert block.attn.qk_norm == 'learned'
+        assert block.attn.alpha.item() == 3
         assert block.attn.drop.p == 0.1
         assert block.attn.attn_drop_rate == 0.2
         assert block.ls1.weight.eq(0.5).all()
@@ -333,6 +335,8 @@ def test_any_dense_checkpoint_loads(model):
         ({'out_indices': -7}, '6 blocks'),
         ({'with_cls_token': False}, 'needs a class token'),
         ({'qk_norm': 'cosine'}, 'qk_norm must be'),
+        ({'qk_norm': 'learned', 'qk_alpha': 0.0}, 'qk_alpha must be above 0'),
+        ({'qk_alpha': 5.0}, 'of no use without qk_norm'),
         ({'frozen_stages': 7}, 'in -1..6, the number of blocks, but is 7'),
     ],
 )

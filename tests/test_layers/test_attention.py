@@ -158,12 +158,18 @@ def test_what_is_left_where_next_to_nothing_is():
 
 
 @pytest.mark.parametrize('statistic', [None, 'column_sum'])
-@pytest.mark.parametrize(('qk_norm', 'alpha'), [('fixed', 1), ('learned', 5)])
-def test_normalised_queries_and_keys(qk_norm, alpha, statistic):
+@pytest.mark.parametrize(
+    ('options', 'alpha'),
+    [
+        ({'qk_norm': 'fixed'}, 1),
+        ({'qk_norm': 'fixed', 'qk_alpha': 3}, 3),
+        ({'qk_norm': 'learned'}, 10),
+        ({'qk_norm': 'learned', 'qk_alpha': 5}, 5),
+    ],
+)
+def test_normalised_queries_and_keys(options, alpha, statistic):
     """Token Pooling, appendix F: logits are cosines, alpha times as large."""
-    attn, x = Attention(DIMS, HEADS, qk_norm=qk_norm), case()[1]
-    if qk_norm == 'learned':
-        torch.nn.init.constant_(attn.alpha, alpha)
+    attn, x = Attention(DIMS, HEADS, **options), case()[1]
     heads = attn.qkv(x).unflatten(2, (3, HEADS, -1))
     q, k, v = heads.permute(2, 0, 3, 1, 4)
     cosines = F.cosine_similarity(q[..., None, :], k[..., None, :, :], dim=-1)

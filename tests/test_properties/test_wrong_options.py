@@ -58,6 +58,7 @@ VIT = {
     | st.sampled_from([[1, 1], [-1, DEPTH - 1], []]),
     'out_type': NAMES,
     'qk_norm': NAMES,
+    'qk_alpha': NOT_POSITIVE | NAN,
     'drop_rate': NO_RATE,
     'attn_drop_rate': NO_RATE,
     'drop_path_rate': NO_RATE,

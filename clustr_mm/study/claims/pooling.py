@@ -22,6 +22,8 @@ NORMS = {
     '': {},
     '_fixed': {'qk_norm': 'fixed'},
     '_learned': {'qk_norm': 'learned'},
+    # What `learned` was when the claim was first run.
+    '_learned_from_one': {'qk_norm': 'learned', 'qk_alpha': 1.0},
 }
 
 
@@ -140,6 +142,11 @@ CLAIMS = {
                 'vit_short_fixed',
                 'a learnt factor beats a fixed one',
             ),
+            Check(
+                'vit_short_learned',
+                'vit_short_learned_from_one',
+                'a learnt factor that starts from 10 beats one from 1',
+            ),
             *(
                 Check(
                     f'kmedoids_short{suffix}',
@@ -150,6 +157,7 @@ CLAIMS = {
                     ('', 'as usual'),
                     ('_fixed', 'fixed factor'),
                     ('_learned', 'learnt factor'),
+                    ('_learned_from_one', 'learnt factor from 1'),
                 )
             ),
         ],
