@@ -71,7 +71,10 @@ class Attention(BaseModule):
         if qk_alpha is not None:
             check_positive(qk_alpha=qk_alpha)
             if qk_norm is None:
-                raise ValueError('qk_alpha is of no use without qk_norm')
+                raise ValueError(
+                    'qk_alpha is of no use without qk_norm: set qk_norm, or '
+                    'leave out qk_alpha'
+                )
         self.num_heads = num_heads
         self.qk_norm = qk_norm
         self.attn_drop_rate = attn_drop_rate
