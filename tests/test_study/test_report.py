@@ -6,9 +6,11 @@ import math
 from copy import deepcopy
 
 import pytest
+import torch
 from mmengine.config import Config
 from scipy import stats
 
+from clustr_mm import configs
 from clustr_mm.study import report
 from clustr_mm.study.claims import (
     ARMS,
@@ -19,7 +21,7 @@ from clustr_mm.study.claims import (
 )
 from clustr_mm.study.estimates import Estimate, half_width
 from clustr_mm.study.report import HOLDS, NOT, OPEN, verdict
-from clustr_mm.study.timing import TIMES
+from clustr_mm.study.timing import TIMES, backbone_call
 from tests.runs import ROOT
 
 
@@ -78,6 +80,23 @@ def test_claims_name_arms_that_are_there():
     assert set(ARMS) <= used | started
     for arm in ARMS.values():
         assert arm.trained or len(arm.starts) == 1
+
+
+@pytest.mark.parametrize('suffix', ['', '_fpn'])
+def test_few_keys_are_fewer_than_all(suffix):
+    """Otherwise k-NN attention is spatial reduction's, and nothing is
+    compared."""
+    maps = []
+    for name in ('spatial_reduction', 'spatial_reduction_knn'):
+        arm = ARMS[name + suffix]
+        cfg = configs.read(ROOT / 'configs/study' / arm.config)
+        configs.override(cfg, dict(arm.options))
+        torch.manual_seed(0)
+        model, images = backbone_call(cfg, batch=1)
+        torch.manual_seed(1)
+        with torch.no_grad():
+            maps.append(model(torch.randn_like(images))[0])
+    assert not torch.allclose(*maps)
 
 
 def test_the_cheapest_claim_comes_first():

@@ -12,6 +12,9 @@ KINDS = {
     'spatial_reduction': dict(attention='sra'),
     'spatial_reduction_knn': dict(attention='sra_knn'),
 }
+# Half of the keys that spatial reduction leaves of 64 x 64 and of 128 x 128
+# pixels, as the paper of k-NN attention has it: 4 and 16 in each stage.
+_NUM_KEYS = (dict(num_keys=2), dict(num_keys=8))
 # At 128 x 128 the first stage has 32 x 32 tokens.
 DIALS = {
     'exact': {},
@@ -41,10 +44,13 @@ _EXACT = _from('clusters_two_scales')
 def _arms() -> dict[str, Arm]:
     arms = {}
     for name, options in KINDS.items():
-        options = backbone(**options)
-        arms[name] = Arm('clustr_cifar10.py', options | _CIFAR)
+        small, large = (
+            backbone(**options, **(keys if name.endswith('knn') else {}))
+            for keys in _NUM_KEYS
+        )
+        arms[name] = Arm('clustr_cifar10.py', small | _CIFAR)
         arms[f'{name}_fpn'] = Arm(
-            'fpn_clustr_garments.py', options | _GARMENTS, _from(name)
+            'fpn_clustr_garments.py', large | _GARMENTS, _from(name)
         )
     for name, options in DIALS.items():
         options = backbone(**options)
