@@ -81,11 +81,10 @@ class Attention(BaseModule):
         self.qkv = Linear(embed_dims, 3 * embed_dims, bias=qkv_bias)
         self.proj = Linear(embed_dims, embed_dims)
         self.drop = nn.Dropout(drop_rate)
-        if qk_norm == 'fixed':
-            self.alpha = qk_alpha or self.ALPHAS[qk_norm]
-        elif qk_norm == 'learned':
-            start = qk_alpha or self.ALPHAS[qk_norm]
-            self.alpha = nn.Parameter(torch.full((1,), float(start)))
+        if qk_norm is not None:
+            self.alpha = float(qk_alpha or self.ALPHAS[qk_norm])
+        if qk_norm == 'learned':
+            self.alpha = nn.Parameter(torch.tensor([self.alpha]))
 
     def forward(
         self,

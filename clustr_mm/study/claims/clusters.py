@@ -10,11 +10,12 @@ KINDS = {
     'clusters_normalised': dict(merge_norm=True),
     'clusters_nearest': dict(assign='nearest'),
     'spatial_reduction': dict(attention='sra'),
-    'spatial_reduction_knn': dict(attention='sra_knn'),
+    # Half of the 4 keys that are left of 64 x 64 pixels in each stage, as the
+    # paper of k-NN attention has it.
+    'spatial_reduction_knn': dict(attention='sra_knn', num_keys=2),
 }
-# Half of the keys that spatial reduction leaves of 64 x 64 and of 128 x 128
-# pixels, as the paper of k-NN attention has it: 4 and 16 in each stage.
-_NUM_KEYS = (dict(num_keys=2), dict(num_keys=8))
+# At 128 x 128 there are 16 keys.
+_AT_128 = {'spatial_reduction_knn': dict(num_keys=8)}
 # At 128 x 128 the first stage has 32 x 32 tokens.
 DIALS = {
     'exact': {},
@@ -44,13 +45,10 @@ _EXACT = _from('clusters_two_scales')
 def _arms() -> dict[str, Arm]:
     arms = {}
     for name, options in KINDS.items():
-        small, large = (
-            backbone(**options, **(keys if name.endswith('knn') else {}))
-            for keys in _NUM_KEYS
-        )
-        arms[name] = Arm('clustr_cifar10.py', small | _CIFAR)
+        arms[name] = Arm('clustr_cifar10.py', backbone(**options) | _CIFAR)
+        options = backbone(**options | _AT_128.get(name, {}))
         arms[f'{name}_fpn'] = Arm(
-            'fpn_clustr_garments.py', large | _GARMENTS, _from(name)
+            'fpn_clustr_garments.py', options | _GARMENTS, _from(name)
         )
     for name, options in DIALS.items():
         options = backbone(**options)
