@@ -54,6 +54,7 @@ MODELS = {
     'clustr-dials': lambda: clustr(
         window=5, share=0.8, assign='nearest', reuse=True
     ),
+    'clustr-carry': lambda: clustr(carry=True, joint=True, share=0.8),
     'clustr-sra-knn': lambda: clustr(
         attention='sra_knn', reduction=(4, 1), num_keys=9
     ),

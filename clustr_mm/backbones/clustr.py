@@ -43,6 +43,7 @@ from clustr_mm.tokens.maps import (
 from clustr_mm.tokens.merging import (
     Rows,
     cluster_softmax_means,
+    cluster_sum,
     number_clusters,
 )
 from .backbone import Backbone
@@ -61,6 +62,8 @@ class Scales(NamedTuple):
 
     # Of each scale; None where every token is by itself.
     clusters: Sequence[Clusters | None]
+    # Which of a scale's clusters exist, or what the logits of each get added.
+    biases: Sequence[Tensor | None]
     rows: Rows | None = None  # numbers those of all scales, if there are any
 
 
@@ -73,16 +76,23 @@ def _pad_to_multiple(fmap: Tensor, size: int) -> Tensor:
 def _joined(
     keys: Sequence[Tensor],
     values: Sequence[Tensor],
-    masks: Sequence[Tensor | None],
+    biases: Sequence[Tensor | None],
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Several sets of keys and values [B, H, M, C] as one, and its mask."""
-    mask = None
-    if any(m is not None for m in masks):
-        everything = [k.new_ones(k.shape[0], k.shape[2]).bool() for k in keys]
-        mask = torch.cat(
-            [e if m is None else m for m, e in zip(masks, everything)], 1
+    """Several sets of keys and values [B, H, M, C] as one, and its bias."""
+    bias = next((b for b in biases if b is not None), None)
+    if bias is not None:
+        # What changes no logit is true in a mask, and 0 where one adds.
+        neutral = bias.dtype == torch.bool
+        bias = torch.cat(
+            [
+                bias.new_full((k.shape[0], k.shape[2]), neutral)
+                if b is None
+                else b
+                for k, b in zip(keys, biases)
+            ],
+            1,
         )
-    return torch.cat(keys, 2), torch.cat(values, 2), mask
+    return torch.cat(keys, 2), torch.cat(values, 2), bias
 
 
 class ConvFFN(BaseModule):
@@ -128,24 +138,27 @@ class MultiSourceAttention(BaseModule):
         self,
         x: Tensor,
         sources: Sequence[Tensor],
-        masks: Sequence[Tensor | None],
+        biases: Sequence[Tensor | None],
     ) -> Tensor:
         """Let ``x`` [B, N, C] attend to sources [B, M, C].
 
-        A mask [B, M] is true where a source's token may be attended to.
+        A bias [B, M] is added to the logits of a source's tokens; or it is
+        true where they may be attended to.
         """
         query = self._split_heads(self.q(x))
         sets = [
-            (*map(self._split_heads, kv(source).chunk(2, -1)), mask)
-            for kv, source, mask in zip(self.kv, sources, masks, strict=True)
+            (*map(self._split_heads, kv(source).chunk(2, -1)), bias)
+            for kv, source, bias in zip(self.kv, sources, biases, strict=True)
         ]
         if self.joint:
             sets = [_joined(*zip(*sets))]
         gathered = None
-        for key, value, mask in sets:
-            if mask is not None:
-                mask = mask[:, None, None]
-            found = self.product(query, key, value, mask)
+        for key, value, bias in sets:
+            if bias is not None:
+                bias = bias[:, None, None]
+                if bias.is_floating_point():
+                    bias = bias.to(query.dtype)
+            found = self.product(query, key, value, bias)
             gathered = found if gathered is None else gathered + found
         return self.proj(gathered.transpose(1, 2).flatten(2))
 
@@ -153,9 +166,9 @@ class MultiSourceAttention(BaseModule):
         return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
     def product(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+        self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None
     ) -> Tensor:
-        return F.scaled_dot_product_attention(query, key, value, mask)
+        return F.scaled_dot_product_attention(query, key, value, bias)
 
 
 class Clustering(nn.Module):
@@ -199,6 +212,7 @@ class ClusterAttention(MultiSourceAttention):
             clusters grows with, from 224 x 224 on.
         joint (bool): Whether all scales share a softmax.
         merge_norm (bool): Whether merged tokens are normalised.
+        carry (bool): Whether a cluster counts as often as it has tokens.
         clustering: Options of `density_peaks`.
     """
 
@@ -211,10 +225,12 @@ class ClusterAttention(MultiSourceAttention):
         growth: float = 1.0,
         joint: bool = False,
         merge_norm: bool = False,
+        carry: bool = False,
         **clustering,
     ):
         super().__init__(dims, num_heads, len(reduction), joint)
         self.reduction = reduction
+        self.carry = carry
         self.growth = growth
         self.usual_tokens = math.ceil(_USUAL_SIDE / 2**stage) ** 2
         self.clustering = Clustering(**clustering)
@@ -235,21 +251,32 @@ class ClusterAttention(MultiSourceAttention):
         if scales is None:
             scales = self.cluster(x, grid)
         sources = self.merge(x, scales)
-        masks = [c and c.mask for c in scales.clusters]
-        return self.attend(x, sources, masks), scales
+        return self.attend(x, sources, scales.biases), scales
 
     def cluster(self, x: Tensor, grid: Grid) -> Scales:
         num_tokens = x.shape[1]
         numbers = [self.num_clusters(r, num_tokens) for r in self.reduction]
         sparse = [m for m in numbers if m < num_tokens]
         if not sparse:
-            return Scales([None for _ in numbers])
+            nothing = [None for _ in numbers]
+            return Scales(nothing, nothing)
         found = self.clustering(x, sparse, grid)
         rest = iter(found)
         clusters = [next(rest) if m < num_tokens else None for m in numbers]
         labels, numbers, masks = zip(*found)
         some_lack = any(mask is not None for mask in masks)
-        return Scales(clusters, number_clusters(labels, numbers, some_lack))
+        biases = [c and self._bias(x, c) for c in clusters]
+        rows = number_clusters(labels, numbers, some_lack)
+        return Scales(clusters, biases, rows)
+
+    def _bias(self, x: Tensor, clusters: Clusters) -> Tensor | None:
+        if not self.carry:
+            return clusters.mask
+        precise = torch.promote_types(x.dtype, torch.float32)
+        ones = x.new_ones(*x.shape[:2], 1, dtype=precise)
+        sizes = cluster_sum(ones, clusters.labels, clusters.num_clusters)
+        # -inf for those that do not exist.
+        return sizes[..., 0].log()
 
     def num_clusters(self, reduction: int, num_tokens: int) -> int:
         """Of a scale; not below the number of tokens stands for all."""
@@ -311,10 +338,10 @@ class SpatialReductionAttention(MultiSourceAttention):
         return self.attend(x, [source], [None]), None
 
     def product(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+        self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None
     ) -> Tensor:
         if self.num_keys is None or self.num_keys >= key.shape[-2]:
-            return super().product(query, key, value, mask)
+            return super().product(query, key, value, bias)
         # Before the product, which in half precision might overflow.
         logits = query / math.sqrt(query.shape[-1]) @ key.mT
         least = logits.topk(self.num_keys, -1).values[..., -1:]
@@ -474,6 +501,9 @@ class ClusTR(Backbone):
             summed (equation 8).
         merge_norm (bool): Whether merged tokens are normalised before they
             become keys and values, as those of spatial reduction are.
+        carry (bool): Whether attention counts a cluster as often as it has
+            tokens, by the logarithm of their number (ToMe's proportional
+            attention). The paper's does not.
         num_keys (int): Keys that a query attends to in 'sra_knn'. The
             default is about half of those at 224 x 224, as in the paper of
             k-NN attention.
@@ -531,6 +561,7 @@ class ClusTR(Backbone):
         growth: float = 1.0,
         joint: bool = False,
         merge_norm: bool = False,
+        carry: bool = False,
         num_keys: int = 25,
         in_channels: int = 3,
         drop_path_rate: float = 0.0,
@@ -559,6 +590,7 @@ class ClusTR(Backbone):
             growth=growth,
             joint=joint,
             merge_norm=merge_norm,
+            carry=carry,
         )
         check_options(k, assign, window, share)
         if not 0 <= growth <= 1:

@@ -119,13 +119,16 @@ def merged_by_hand(attn, tokens, found, b):
     if found is None:
         return tokens
     score = attn.score(tokens)[:, 0]
-    groups = (found.labels[b] == m for m in range(found.num_clusters))
-    merged = torch.stack(
-        [score[g].softmax(0) @ tokens[g] for g in groups if g.any()]
-    )
+    groups = [found.labels[b] == m for m in range(found.num_clusters)]
+    groups = [g for g in groups if g.any()]
+    merged = torch.stack([score[g].softmax(0) @ tokens[g] for g in groups])
     if isinstance(attn.norm, nn.LayerNorm):
         merged = merged - merged.mean(1, keepdim=True)
         merged = merged / (merged.square().mean(1, keepdim=True) + 1e-5).sqrt()
+    if attn.carry:
+        # A cluster is there once for each of its tokens.
+        sizes = torch.tensor([g.sum() for g in groups])
+        merged = merged.repeat_interleave(sizes, 0)
     return merged
 
 
@@ -137,6 +140,9 @@ def merged_by_hand(attn, tokens, found, b):
         dict(merge_norm=True),
         # Images have numbers of clusters of their own.
         dict(joint=True, share=0.7),
+        dict(carry=True),
+        dict(carry=True, joint=True),
+        dict(carry=True, joint=True, share=0.7),
     ],
 )
 @pytest.mark.parametrize('reduction', [(16, 4), (4, 1), (8,), (1,)])
@@ -200,6 +206,8 @@ def test_same_bits_again_and_whatever_the_neighbours():
         dict(k=3),
         dict(joint=True),
         dict(merge_norm=True),
+        dict(carry=True),
+        dict(carry=True, joint=True, share=0.7, reuse=True),
     ],
 )
 def test_dials_change_the_result_and_train(options):

@@ -9,6 +9,8 @@ KINDS = {
     'clusters_joint': dict(joint=True),
     'clusters_normalised': dict(merge_norm=True),
     'clusters_nearest': dict(assign='nearest'),
+    # Not the paper's: see docs/study/clusters.md.
+    'clusters_carry': dict(reduction=[64, 16, 4, 1], carry=True),
     'spatial_reduction': dict(attention='sra'),
     # Half of the 4 keys that are left of 64 x 64 pixels in each stage, as the
     # paper of k-NN attention has it.
@@ -114,6 +116,17 @@ def _kinds(suffix: str) -> list[Check]:
             'the cluster of the nearest denser token loses no more than half '
             'a point against that of the nearest centre',
             margin=0.5,
+        ),
+        Check(
+            f'clusters_carry{suffix}',
+            f'clusters_one_scale{suffix}',
+            'clusters that count for as many tokens as they have beat those '
+            'that do not (one scale)',
+        ),
+        Check(
+            f'clusters_carry{suffix}',
+            f'spatial_reduction{suffix}',
+            'clusters that count beat spatial reduction',
         ),
     ]
 

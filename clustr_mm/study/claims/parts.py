@@ -18,7 +18,7 @@ WORK = {
     'evit_scheduled_cifar10.py': (50000, 10000, 250),
     'dynamicvit_cifar10.py': (50000, 10000, 140),
     'distill_evit_cifar10.py': (50000, 0, 210),
-    'clustr_cifar10.py': (50000, 10000, 390),
+    'clustr_cifar10.py': (50000, 10000, 750),
     'fpn_vit_garments.py': (4000, 500, 35),
     'fpn_dynamicvit_garments.py': (4000, 500, 35),
     'fpn_clustr_garments.py': (4000, 500, 60),
