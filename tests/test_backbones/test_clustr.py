@@ -158,6 +158,19 @@ def test_attention_is_equation_8_or_7(
     torch.testing.assert_close(attn(x, (7, 10))[0], by_hand(attn, x))
 
 
+def test_carry_makes_up_for_what_is_merged():
+    """Attention to clusters of equal tokens is attention to all of them."""
+    torch.manual_seed(0)
+    attn = module.ClusterAttention(24, 3, (8,), carry=True).double()
+    sizes = torch.tensor([6, 6, 6, 7, 7, 8, 9, 10, 10, 11])
+    kinds = torch.randn(2, len(sizes), 24, dtype=torch.float64)
+    x = kinds.repeat_interleave(sizes, 1)[:, torch.randperm(80)]
+    among_all = attn.attend(x, [x], [None])
+    torch.testing.assert_close(attn(x, (8, 10))[0], among_all)
+    attn.carry = False
+    assert not torch.allclose(attn(x, (8, 10))[0], among_all, atol=1e-3)
+
+
 def test_knn_attention_ignores_all_but_the_largest():
     torch.manual_seed(0)
     x = torch.randn(1, 36, 8, dtype=torch.float64)
