@@ -11,6 +11,7 @@ from mmengine.config import Config
 from scipy import stats
 
 from clustr_mm import configs
+from clustr_mm.analysis.cost import count_macs
 from clustr_mm.study import report
 from clustr_mm.study.claims import (
     ARMS,
@@ -97,6 +98,23 @@ def test_few_keys_are_fewer_than_all(suffix):
         with torch.no_grad():
             maps.append(model(torch.randn_like(images))[0])
     assert not torch.allclose(*maps)
+
+
+@pytest.mark.parametrize(
+    ('claim', 'budgets'),
+    [('thinning', 3), ('thinning_dense', 2), ('thinning_masks', 2)],
+)
+def test_arms_of_a_budget_cost_about_the_same(claim, budgets):
+    for budget in range(1, budgets + 1):
+        costs = []
+        for name in CLAIMS[claim].arms:
+            if name.endswith(f'_{budget}'):
+                arm = ARMS[name]
+                cfg = configs.read(ROOT / 'configs/study' / arm.config)
+                configs.override(cfg, dict(arm.options))
+                costs.append(count_macs(*backbone_call(cfg, batch=1)).macs)
+        assert len(costs) >= 5
+        assert max(costs) < 1.15 * min(costs)
 
 
 def test_the_cheapest_claim_comes_first():

@@ -21,7 +21,7 @@ THINNED = {
     ),
     'hvt': (
         'HVT',
-        [dict(num_stages=n, with_cls_token=False) for n in (1, 2)],
+        [dict(reduce_at=[at], with_cls_token=False) for at in (2, 0)],
     ),
 }
 DYNAMIC = (0.7, 0.5)

@@ -9,7 +9,7 @@ THINNED = {
         'EViT',
         [dict(keep=k, reduce_at=[2, 4, 6]) for k in (0.7, 0.5, 0.35)],
     ),
-    'tome': ('ToMe', [dict(merge=r) for r in (4, 6, 8)]),
+    'tome': ('ToMe', [dict(merge=r) for r in (5, 7, 9)]),
     'pooling': (
         'TokenPoolingDeiT',
         [
@@ -24,8 +24,8 @@ THINNED = {
     'hvt': (
         'HVT',
         [
-            dict(num_stages=n, out_type='avg_featmap', with_cls_token=False)
-            for n in (1, 2, 4)
+            dict(reduce_at=at, out_type='avg_featmap', with_cls_token=False)
+            for at in ([2], [0], [0, 4])
         ],
     ),
 }
