@@ -11,13 +11,18 @@ KINDS = {
     'clusters_nearest': dict(assign='nearest'),
     # Not the paper's: see docs/study/clusters.md.
     'clusters_carry': dict(reduction=[64, 16, 4, 1], carry=True),
+    # All tokens alike attend to the mean of all: what there is to lose.
+    'one_cluster': dict(reduction=[256, 64, 16, 4]),
     'spatial_reduction': dict(attention='sra'),
     # Half of the 4 keys that are left of 64 x 64 pixels in each stage, as the
     # paper of k-NN attention has it.
     'spatial_reduction_knn': dict(attention='sra_knn', num_keys=2),
 }
 # At 128 x 128 there are 16 keys.
-_AT_128 = {'spatial_reduction_knn': dict(num_keys=8)}
+_AT_128 = {
+    'one_cluster': dict(reduction=[1024, 256, 64, 16]),
+    'spatial_reduction_knn': dict(num_keys=8),
+}
 # At 128 x 128 the first stage has 32 x 32 tokens.
 DIALS = {
     'exact': {},
@@ -116,6 +121,11 @@ def _kinds(suffix: str) -> list[Check]:
             'the cluster of the nearest denser token loses no more than half '
             'a point against that of the nearest centre',
             margin=0.5,
+        ),
+        Check(
+            f'clusters_one_scale{suffix}',
+            f'one_cluster{suffix}',
+            'several clusters beat a single one',
         ),
         Check(
             f'clusters_carry{suffix}',
