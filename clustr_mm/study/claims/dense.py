@@ -1,6 +1,7 @@
 """Thinned ViTs in segmentation and detection, which nobody has published."""
 
 from .parts import Arm, Check, Claim, backbone, epochs
+from .recipes import SHARP
 
 # Two budgets for 256 tokens, of about the same multiply-accumulates.
 THINNED = {
@@ -49,8 +50,9 @@ _LR = {'optim_wrapper.optimizer.lr': 3e-4}
 
 def _arms(task: str, vit: str, dynamic: str, whole: dict, tuned: dict):
     # Only its patches, twice as wide here, are new.
-    arms = {f'vit_{task}': Arm(vit, whole, {'load_from': 'vit'})}
-    tuned, start = tuned | _LR, {'load_from': f'vit_{task}'}
+    arms = {f'vit_{task}': Arm(vit, whole | SHARP, {'load_from': 'vit_sharp'})}
+    tuned = tuned | _LR | SHARP
+    start = {'load_from': f'vit_{task}'}
     arms[f'vit_{task}_tuned'] = Arm(vit, tuned, start)
     for name, (kind, budgets) in THINNED.items():
         for number, options in enumerate(budgets, 1):
@@ -72,7 +74,7 @@ def _arms(task: str, vit: str, dynamic: str, whole: dict, tuned: dict):
     arms[f'dynamicvit_trained_{task}_2'] = Arm(
         dynamic,
         options | alone | _PREDICTORS,
-        {'model.backbone.init_cfg.checkpoint': 'dynamicvit_2', **start},
+        {'model.backbone.init_cfg.checkpoint': 'dynamicvit_sharp_2', **start},
     )
     return arms
 

@@ -11,10 +11,10 @@ LESSONS = {'all': {}, 'class': {'model.patch_weight': 0.0}}
 SCHOOLS = {'frozen': {'model.backbone.frozen_stages': 8}, 'tuned': {}}
 # Losses that DynamicViT goes without.
 WITHOUT = {
-    'ratio': {'model.ratio_weight': 0.0},
-    'kl': {'model.kl_weight': 0.0},
-    'token': {'model.token_weight': 0.0},
-    'teacher': {'model.kl_weight': 0.0, 'model.token_weight': 0.0},
+    'without_ratio': {'model.ratio_weight': 0.0},
+    'without_kl': {'model.kl_weight': 0.0},
+    'without_token': {'model.token_weight': 0.0},
+    'without_teacher': {'model.kl_weight': 0.0, 'model.token_weight': 0.0},
 }
 HVT = {
     'hvt_stages_0': dict(num_stages=0),
@@ -45,8 +45,8 @@ def _arms() -> dict[str, Arm]:
         'vit_cifar10.py', backbone(type='EViT', keep=0.5) | SHORT
     )
     arms['evit_scheduled'] = Arm('evit_scheduled_cifar10.py', SHORT)
-    for name, options in WITHOUT.items():
-        arms[f'dynamicvit_without_{name}'] = Arm(
+    for name, options in {'2': {}, **WITHOUT}.items():
+        arms[f'dynamicvit_{name}'] = Arm(
             'dynamicvit_cifar10.py',
             backbone(keep=0.5) | options | FINE_TUNED,
             {'model.pretrained': 'vit'},
@@ -94,7 +94,7 @@ CLAIMS = {
         'supplement).',
         [
             'dynamicvit_2',
-            *(f'dynamicvit_without_{name}' for name in WITHOUT),
+            *(f'dynamicvit_{name}' for name in WITHOUT),
         ],
         [
             Check(

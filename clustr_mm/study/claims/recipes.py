@@ -1,10 +1,15 @@
 """Trainings on CIFAR-10 that the arms of several claims share."""
 
-from .parts import Arm, epochs
+from .parts import Arm, backbone, epochs
 
 # The trained ViT that others start from.
 TRUNK = Arm('vit_cifar10.py', epochs(3))
 FROM_TRUNK = {'load_from': 'vit'}
+# One that attends sharply from the first step, and so learns faster: where
+# attention decides which tokens stay, it has to say something.
+SHARP = backbone(qk_norm='learned')
+SHARP_TRUNK = Arm('vit_cifar10.py', epochs(3) | SHARP)
+FROM_SHARP_TRUNK = {'load_from': 'vit_sharp'}
 # Between trainings a look at a part of the test pictures is enough.
 _LOOK = {'val_dataloader.dataset.indices': 2000}
 FINE_TUNED = {

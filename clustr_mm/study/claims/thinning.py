@@ -1,7 +1,7 @@
 """All thinned ViTs on one trunk, in classification."""
 
 from .parts import Arm, Check, Claim, backbone
-from .recipes import FINE_TUNED, FROM_TRUNK
+from .recipes import FINE_TUNED, FROM_SHARP_TRUNK, SHARP, SHARP_TRUNK
 
 # Three budgets, of about the same multiply-accumulates in each row.
 THINNED = {
@@ -35,19 +35,23 @@ DYNAMIC = (0.7, 0.5, 0.35)
 
 def _arms() -> dict[str, Arm]:
     arms = {
-        f'{name}_{number}': Arm(
-            'vit_cifar10.py',
-            backbone(type=kind, **options) | FINE_TUNED,
-            FROM_TRUNK,
-        )
-        for name, (kind, budgets) in THINNED.items()
-        for number, options in enumerate(budgets, 1)
+        'vit_sharp': SHARP_TRUNK,
+        'vit_sharp_tuned': Arm(
+            'vit_cifar10.py', SHARP | FINE_TUNED, FROM_SHARP_TRUNK
+        ),
     }
+    for name, (kind, budgets) in THINNED.items():
+        for number, options in enumerate(budgets, 1):
+            arms[f'{name}_{number}'] = Arm(
+                'vit_cifar10.py',
+                backbone(type=kind, **options) | SHARP | FINE_TUNED,
+                FROM_SHARP_TRUNK,
+            )
     for number, keep in enumerate(DYNAMIC, 1):
-        arms[f'dynamicvit_{number}'] = Arm(
+        arms[f'dynamicvit_sharp_{number}'] = Arm(
             'dynamicvit_cifar10.py',
-            backbone(keep=keep) | FINE_TUNED,
-            {'model.pretrained': 'vit'},
+            backbone(keep=keep) | SHARP | FINE_TUNED,
+            {'model.pretrained': 'vit_sharp'},
         )
     return arms
 
@@ -60,21 +64,21 @@ CLAIMS = {
         'published this with one trunk and one recipe; no order is expected '
         'but that each of the first budget stays within 2 points of dense.',
         [
-            'vit_tuned',
+            'vit_sharp_tuned',
             *(
                 f'{name}_{number}'
-                for name in (*THINNED, 'dynamicvit')
+                for name in (*THINNED, 'dynamicvit_sharp')
                 for number in (1, 2, 3)
             ),
         ],
         [
             Check(
                 f'{name}_1',
-                'vit_tuned',
+                'vit_sharp_tuned',
                 f'{name} at its first budget stays within 2 points of dense',
                 margin=2.0,
             )
-            for name in (*THINNED, 'dynamicvit')
+            for name in (*THINNED, 'dynamicvit_sharp')
         ],
         deviation=0.4,
     ),
