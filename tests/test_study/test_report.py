@@ -203,7 +203,7 @@ def test_a_page_from_results_alone(folder):
     assert f'| {says[2]} |  | not run |' in text
     # In short: one holds, one does not, none is open, two were not run.
     assert f'| {claim.title} | 1 | 1 |  | 2 |' in text
-    assert '1 of the 4 arms were not run yet' in text
+    assert '2 of the 5 arms were not run yet' in text
     assert 'no more than 2 of 3 seeds' in text
     # Claims that were not begun have no table, nor has one of which an arm
     # alone is there, that others share.
