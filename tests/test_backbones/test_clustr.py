@@ -500,8 +500,9 @@ def compiled(**options):
 
 
 @one_graph
-def test_compiled_gives_the_same():
-    model, graph = compiled()
+@pytest.mark.parametrize('carry', [False, True])
+def test_compiled_gives_the_same(carry):
+    model, graph = compiled(carry=carry)
     x = torch.randn(2, 3, 64, 64)
     with torch.no_grad():
         for a, b in zip(model(x), graph(x), strict=True):
