@@ -72,6 +72,12 @@ def _arms() -> dict[str, Arm]:
         arms[f'{name}_boxes'] = Arm(
             'mask_rcnn_clustr_crowns.py', options | _CROWNS, _EXACT
         )
+    arms['one_cluster_boxes'] = Arm(
+        'mask_rcnn_clustr_crowns.py',
+        # Of all tokens of 400 x 400.
+        backbone(reduction=[100**2, 50**2, 25**2, 13**2]) | _CROWNS,
+        _from('one_cluster'),
+    )
     for name, growth in GROWTHS.items():
         # From what small pictures have taught, where the dial does nothing.
         arms[f'{name}_fpn'] = Arm(
@@ -229,6 +235,7 @@ CLAIMS = {
             *(f'{name}_boxes' for name in DIALS),
             'growth_half_boxes',
             'growth_0_boxes',
+            'one_cluster_boxes',
         ],
         [
             *_within(
@@ -241,6 +248,7 @@ CLAIMS = {
                 'window_reuse_boxes',
                 'growth 1',
             ),
+            _several('exact_boxes', '_boxes'),
         ],
         deviation=1.5,
     ),
