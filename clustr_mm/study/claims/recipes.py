@@ -5,8 +5,8 @@ from .parts import Arm, backbone, epochs
 # The trained ViT that others start from.
 TRUNK = Arm('vit_cifar10.py', epochs(3))
 FROM_TRUNK = {'load_from': 'vit'}
-# One that attends sharply from the first step, and so learns faster: where
-# attention decides which tokens stay, it has to say something.
+# One that attends sharply from the first step, for rules that choose by
+# attention: see docs/study/thinning.md.
 SHARP = backbone(qk_norm='learned')
 SHARP_TRUNK = Arm('vit_cifar10.py', epochs(3) | SHARP)
 FROM_SHARP_TRUNK = {'load_from': 'vit_sharp'}
