@@ -64,6 +64,13 @@ def _arms(task: str, vit: str, dynamic: str, whole: dict, tuned: dict):
         backbone(type='EViT', keep=0.5, reduce_at=[2, 4, 6]) | tuned,
         start,
     )
+    # As many tokens in the same blocks as `evit` keeps, and `pooling`.
+    kind, budgets = THINNED['pooling']
+    arms[f'random_{task}_2'] = Arm(
+        vit,
+        backbone(type=kind, method='random', **budgets[1]) | tuned,
+        start,
+    )
     alone = {'custom_hooks.0.weight': 0.0}
     for number, keep in enumerate(DYNAMIC, 1):
         arms[f'dynamicvit_{task}_{number}'] = Arm(
@@ -90,6 +97,7 @@ def _claim(task: str, title: str, says: str, deviation: float) -> Claim:
             f'evit_fused_{task}_2',
             f'dynamicvit_ratio_{task}_2',
             f'dynamicvit_trained_{task}_2',
+            f'random_{task}_2',
         ],
         [
             *(
@@ -119,6 +127,15 @@ def _claim(task: str, title: str, says: str, deviation: float) -> Claim:
                 f'dynamicvit_trained_{task}_2',
                 f'dynamicvit_{task}_2',
                 'trained predictors are a better start than untrained ones',
+            ),
+            *(
+                Check(
+                    f'{name}_{task}_2',
+                    f'random_{task}_2',
+                    f'{name} beats as many random tokens (or the choice does '
+                    'not matter here)',
+                )
+                for name in ('evit', 'pooling')
             ),
         ],
         deviation,
