@@ -464,7 +464,7 @@ def gallery(out, *names, **options):
     return Gallery(subjects, str(out), side=40, **options)
 
 
-def test_gallery(folder, tmp_path, capsys):
+def test_gallery(folder, tmp_path):
     show = gallery(tmp_path / 'out')
     show.add_all(find_images(str(folder)))
     page = (tmp_path / 'out/index.html').read_text(encoding='utf-8')
@@ -475,7 +475,6 @@ def test_gallery(folder, tmp_path, capsys):
     assert '3 of 3 images' in page
     for name in show.pictures:
         assert mmcv.imread(tmp_path / 'out' / name) is not None
-    assert '3/3' in capsys.readouterr().err
 
 
 def test_gallery_of_several_models(folder, tmp_path):

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import mmengine
 import numpy as np
 from numpy.random import Generator
 
 from clustr_mm.errors import UserError
 from clustr_mm.outputs import complete_file, make_folder
+from clustr_mm.progress import track
 from .ade20k import ADE20K
 from .coco import Coco
 from .coco_wholebody import CocoWholeBody
@@ -230,7 +230,7 @@ def _draw(out: Path, arguments: dict) -> None:
     make_folder(out)
     _write_manifest(out, arguments | {'complete': False})
     places = list(pictures(arguments['num'], arguments['val']))
-    for picture in mmengine.track_iter_progress(places):
+    for picture in track(places, 'drawing'):
         rng = np.random.default_rng([arguments['seed'], picture.index])
         scene = task.scene(rng, *arguments['size'], picture)
         contents = layout.encode(scene, picture)

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import cv2
-import mmengine
 import numpy as np
 
 from clustr_mm.errors import UserError
 from clustr_mm.outputs import make_folder
+from clustr_mm.progress import track
 from clustr_mm.shapes.coco import runs
 from . import sources
 from .garments import LEAST_AREA, compose
@@ -67,9 +67,7 @@ def _cifar10(source: Path, out: Path, wanted: dict) -> None:
             (out / split / name).mkdir(parents=True, exist_ok=True)
         pairs = list(zip(pictures.images, pictures.labels, strict=True))
         lines = []
-        for i, (image, label) in enumerate(
-            mmengine.track_iter_progress(pairs)
-        ):
+        for i, (image, label) in enumerate(track(pairs, split)):
             path = f'{split}/{PHOTOGRAPHS[label]}/{i:05d}.png'
             cv2.imwrite(str(out / path), image[..., ::-1])
             lines.append(f'{path} {label}')
@@ -95,7 +93,7 @@ def _draw_garments(size: int, source: Path, out: Path, wanted: dict) -> None:
         for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
         images, annotations = [], []
-        for i in mmengine.track_iter_progress(range(wanted[f'num_{split}'])):
+        for i in track(range(wanted[f'num_{split}']), split):
             rng = np.random.default_rng([number, i])
             scene = compose(
                 rng,

@@ -1,6 +1,5 @@
 """Sheets of the tokens of all images of a folder, and a page to explore."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -8,13 +7,13 @@ from urllib.parse import quote
 import cv2
 import mmcv
 import numpy as np
-from mmengine import track_iter_progress
 from mmengine.config import Config
 from mmengine.visualization import Visualizer
 from torch import nn
 
 from clustr_mm.errors import UserError, missing
 from clustr_mm.outputs import make_folder
+from clustr_mm.progress import track
 from clustr_mm.toolboxes import toolbox_of
 from .explorer import Picture, Subject, build_page
 from .follow import find_backbone
@@ -109,7 +108,7 @@ class Gallery:
         """Draw all images, then the page; also if it is interrupted."""
         unreadable = []
         try:
-            for path in track_iter_progress(paths, file=sys.stderr):
+            for path in track(paths, 'drawing'):
                 image = read_image(path)
                 if image is None:
                     unreadable.append(str(path))
