@@ -80,7 +80,7 @@ class PredictedTokens(Reducer):
         self, x: Tensor, trail: Trail, statistic: None = None
     ) -> Tensor:
         if self.training:
-            trail.decisions.append(self._decide(x, trail))
+            trail.decide(self._decide(x, trail), x)
             return x
         num_kept = int(self.keep * trail.num_patches)
         # A tiny image shall not lose all its patches to rounding.

@@ -44,6 +44,9 @@ class Trail:
         # Tokens [B, N] that a rule in training lets stay (1) or would remove
         # (0); they are all still there.
         self.decisions: list[Tensor] = []
+        # The tokens as they were at the last decision, but for those that
+        # would have left before.
+        self._undecided: Tensor | None = None
         self._left: list[Tensor] = []
         # What `sizes` found, or was told, since the last report.
         self._sizes: Tensor | None = None
@@ -89,6 +92,26 @@ class Trail:
         self._report('pool')
         self.pooled = tuple(shape)
 
+    def decide(self, stays: Tensor, x: Tensor) -> None:
+        """In training, tokens with 0 in ``stays`` [B, N] would leave.
+
+        All of ``x`` [B, N, C] go on, so that the decision can be learnt.
+        """
+        if self.track:
+            self._undecided = self._as_decided(x)
+        self.decisions.append(stays)
+
+    def _as_decided(self, x: Tensor) -> Tensor:
+        """Tokens, with the values that they would have left with.
+
+        As a sum, so that decisions learn from what further blocks make of
+        a token.
+        """
+        if not self.decisions:
+            return x
+        stays = self.decisions[-1][..., None].to(x.dtype)
+        return stays * x + (1 - stays) * self._undecided
+
     def _report(self, name: str) -> None:
         """Note a report, unless it cannot follow those before."""
         if self.decisions:
@@ -131,6 +154,7 @@ class Trail:
     # What can be asked.
     def bank(self, x: Tensor) -> Tensor:
         """Tokens ``x`` [B, N, C] followed by those that left, by number."""
+        x = self._as_decided(x)
         return torch.cat([x, *self._left], 1) if self._left else x
 
     def spread(self, bank: Tensor) -> Tensor:

@@ -1,7 +1,11 @@
 import pytest
 import torch
 
-from clustr_mm.backbones.dynamic_vit import DynamicViT, Predictor
+from clustr_mm.backbones.dynamic_vit import (
+    DynamicViT,
+    PredictedTokens,
+    Predictor,
+)
 from clustr_mm.layers.attention import Attention
 from tests.recorded import giga_macs, golden, logits, on_meta, rebuild
 from tests.tiny_models import SMALL, build, images
@@ -116,6 +120,29 @@ def test_decisions_are_drawn_by_probability():
         predictor.score[4].bias.copy_(torch.tensor([0.25, 0.75]).log())
         draws = [in_training(model)[2][0] for _ in range(20)]
     assert torch.stack(draws).mean().item() == pytest.approx(0.25, abs=0.05)
+
+
+@pytest.mark.parametrize('out_type', ['featmap', 'avg_featmap'])
+@pytest.mark.parametrize('before', [[], ['AttentiveTokens']])
+def test_training_sees_the_maps_of_the_test(out_type, before, monkeypatch):
+    """If the predictors' best tokens are those that stay."""
+    reducers = [dict(type=kind, block=0, keep=0.8) for kind in before]
+    options = dict(out_type=out_type, keep=0.6, reducers=reducers)
+    outs = {'out_indices': [0, 2, 5]} if out_type == 'featmap' else {}
+    model = build('dynamicvit', **options, **outs)
+    expected = model(images())
+
+    def best(reducer, x, trail):
+        still = (trail.decisions or [torch.ones(x.shape[:2])])[-1]
+        scores = reducer.predictor(x, still)[..., 0]
+        scores = scores.masked_fill(still == 0, -torch.inf)
+        index = scores.topk(int(reducer.keep * trail.num_patches)).indices
+        return torch.zeros_like(still).scatter(1, index, 1.0)
+
+    monkeypatch.setattr(PredictedTokens, '_decide', best)
+    model.train()
+    for found, wanted in zip(model(images()), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_training_forward_of_a_downstream_task():
