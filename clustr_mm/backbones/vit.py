@@ -92,6 +92,9 @@ class ThinViT(Backbone):
             backward pass.
         carry (bool): Whether attention counts a token as often as it has
             patches, by adding the logarithm to its logits.
+        detail (bool): Whether a patch of a map keeps what it was beyond its
+            token when tokens were merged, fused or pooled: it is its own
+            value, and what blocks have added to its token since.
         reducers (Sequence[dict | Reducer]): What thins the tokens:
             configs of :class:`Reducer`, each with the ``block`` at which it
             acts. At a block there is one at most in each place.
@@ -143,6 +146,7 @@ class ThinViT(Backbone):
         norm_eval: bool = False,
         with_cp: bool = False,
         carry: bool = False,
+        detail: bool = False,
         reducers: Sequence[dict | Reducer] = (),
         init_cfg: dict | list | None = None,
     ):
@@ -164,6 +168,7 @@ class ThinViT(Backbone):
         self._choose_interpolation(interpolate_mode, interpolate_offset)
         self.choose_frozen(frozen_stages, norm_eval, self.num_layers)
         self.carry = carry
+        self.detail = detail and out_type == 'featmap'
 
         if patch_size is None:
             patch_size = arch.get('patch_size', 16)
@@ -386,9 +391,12 @@ class ThinViT(Backbone):
             return x
         if statistic is not None:
             statistic = statistic[:, extra:]
+        values = trail.patches(patches) if self.detail else None
         thinned = reducer(patches, trail, statistic)
         if thinned is patches:
             return x
+        if self.detail:
+            trail.keep_detail(values, thinned)
         return torch.cat([x[:, :extra], thinned], 1) if extra else thinned
 
     def output(self, i: int, x: Tensor, trail: Trail) -> Tensor:
@@ -398,8 +406,11 @@ class ThinViT(Backbone):
             return norm(x)
         if self.out_type == 'cls_token':
             return norm(x[:, 0])
+        x = x[:, self.num_extra_tokens :]
+        if self.detail:
+            return trail.fold(norm(trail.patches(x)))
         # What left early skipped blocks, but not the normalisation.
-        bank = norm(trail.bank(x[:, self.num_extra_tokens :]))
+        bank = norm(trail.bank(x))
         if self.out_type == 'featmap':
             return trail.to_map(bank)
         return self.fc_norm(trail.mean(bank))

@@ -48,6 +48,9 @@ class Trail:
         # would have left before.
         self._undecided: Tensor | None = None
         self._left: list[Tensor] = []
+        # What each patch is beyond its token, [B, h * w, C], once that is
+        # kept.
+        self.detail: Tensor | None = None
         # What `sizes` found, or was told, since the last report.
         self._sizes: Tensor | None = None
 
@@ -163,13 +166,30 @@ class Trail:
             return _unpool(bank, self.pooled, self.grid)
         return bank if self.owner is None else take(bank, self.owner)
 
+    def patches(self, x: Tensor) -> Tensor:
+        """Value of each patch, [B, h * w, C], with tokens ``x`` [B, N, C]."""
+        values = self.spread(self.bank(x))
+        return values if self.detail is None else values + self.detail
+
+    def keep_detail(self, patches: Tensor, x: Tensor) -> None:
+        """After a report: :meth:`patches` are still ``patches``.
+
+        Tokens ``x`` [B, N, C] stand for them now; what blocks add to a token
+        is added to all of its patches.
+        """
+        self.detail = patches - self.spread(self.bank(x))
+
     def to_map(self, bank: Tensor) -> Tensor:
-        """Feature map [B, C, h, w] of the tokens in :meth:`bank`.
+        """Feature map [B, C, h, w] of the tokens in :meth:`bank`."""
+        return self.fold(self.spread(bank))
+
+    def fold(self, patches: Tensor) -> Tensor:
+        """Feature map [B, C, h, w] of the values of patches, [B, h * w, C].
 
         mmcv's operators, RoIAlign above all, read the memory of a map as if
         it were laid out in the order of its dimensions.
         """
-        return self.spread(bank).mT.contiguous().unflatten(2, self.grid)
+        return patches.mT.contiguous().unflatten(2, self.grid)
 
     def mean(self, bank: Tensor) -> Tensor:
         """Mean of the tokens, each as often as it has patches: [B, C].

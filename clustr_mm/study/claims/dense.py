@@ -25,6 +25,8 @@ THINNED = {
         [dict(reduce_at=[at], with_cls_token=False) for at in (2, 0)],
     ),
 }
+# Those of the second budget that merge, fuse or pool tokens.
+DETAILED = ('evit_fused', 'tome', 'pooling', 'hvt')
 DYNAMIC = (0.7, 0.5)
 # DynamicViT's predictors may come from the classifier of that budget.
 _PREDICTORS = {
@@ -70,6 +72,14 @@ def _arms(
         backbone(type='EViT', keep=0.5, reduce_at=[2, 4, 6]) | tuned,
         start,
     )
+    # Each patch keeps what it was beyond its token: see
+    # docs/study/thinning_dense.md.
+    for name in DETAILED:
+        stem = f'{name}_{task}'
+        plain = arms[f'{stem}_2']
+        arms[f'{stem}_detail'] = Arm(
+            vit, plain.options | backbone(detail=True), start
+        )
     # As many tokens in the same blocks as `evit` keeps, and `pooling`.
     kind, budgets = THINNED['pooling']
     arms[f'random_{task}_2'] = Arm(
@@ -104,6 +114,7 @@ def _claim(task: str, title: str, says: str, deviation: float) -> Claim:
             f'dynamicvit_ratio_{task}_2',
             f'dynamicvit_trained_{task}_2',
             f'random_{task}_2',
+            *(f'{name}_{task}_detail' for name in DETAILED),
         ],
         [
             *(
@@ -142,6 +153,14 @@ def _claim(task: str, title: str, says: str, deviation: float) -> Claim:
                     'not matter here)',
                 )
                 for name in ('evit', 'pooling')
+            ),
+            *(
+                Check(
+                    f'{name}_{task}_detail',
+                    f'{name}_{task}_2',
+                    f'{name} is better when patches keep their detail',
+                )
+                for name in DETAILED
             ),
         ],
         deviation,
