@@ -26,9 +26,9 @@ ORDER = (
     'pooling_tuned',
     'distillation',
     'hvt',
+    'thinning',
     'thinning_dense',
     'thinning_masks',
-    'thinning',
 )
 CLAIMS: dict[str, Claim] = {name: _CLAIMS[name] for name in ORDER}
 
