@@ -1,5 +1,7 @@
 """Thinned ViTs in segmentation and detection, which nobody has published."""
 
+from itertools import product
+
 from .parts import Arm, Check, Claim, backbone, epochs
 from .recipes import SHARP
 
@@ -25,8 +27,8 @@ THINNED = {
         [dict(reduce_at=[at], with_cls_token=False) for at in (2, 0)],
     ),
 }
-# Those of the second budget that merge, fuse or pool tokens.
-DETAILED = ('evit_fused', 'tome', 'pooling', 'hvt')
+# Those that merge or pool tokens.
+MERGING = ('tome', 'pooling', 'hvt')
 DYNAMIC = (0.7, 0.5)
 # DynamicViT's predictors may come from the classifier of that budget.
 _PREDICTORS = {
@@ -55,6 +57,11 @@ _DETECTION = (
 _LR = {'optim_wrapper.optimizer.lr': 3e-4}
 
 
+def _merging() -> list[tuple[str, int]]:
+    """What thins by merging, and at which budgets."""
+    return [('evit_fused', 2), *product(MERGING, (1, 2))]
+
+
 def _arms(
     task: str, vit: str, dynamic: str, trunk: str, whole: dict, tuned: dict
 ) -> dict[str, Arm]:
@@ -72,14 +79,13 @@ def _arms(
         backbone(type='EViT', keep=0.5, reduce_at=[2, 4, 6]) | tuned,
         start,
     )
-    # Each patch keeps what it was beyond its token: see
-    # docs/study/thinning_dense.md.
-    for name in DETAILED:
-        stem = f'{name}_{task}'
-        plain = arms[f'{stem}_2']
-        arms[f'{stem}_detail'] = Arm(
-            vit, plain.options | backbone(detail=True), start
-        )
+    # Whether each patch keeps what it was beyond its token.
+    for name, budget in _merging():
+        plain = arms[f'{name}_{task}_{budget}']
+        for suffix, detail in ('', False), ('_detail', True):
+            arms[f'{name}_{task}{suffix}_{budget}'] = Arm(
+                vit, plain.options | backbone(detail=detail), start
+            )
     # As many tokens in the same blocks as `evit` keeps, and `pooling`.
     kind, budgets = THINNED['pooling']
     arms[f'random_{task}_2'] = Arm(
@@ -114,7 +120,7 @@ def _claim(task: str, title: str, says: str, deviation: float) -> Claim:
             f'dynamicvit_ratio_{task}_2',
             f'dynamicvit_trained_{task}_2',
             f'random_{task}_2',
-            *(f'{name}_{task}_detail' for name in DETAILED),
+            *(f'{name}_{task}_detail_{budget}' for name, budget in _merging()),
         ],
         [
             *(
@@ -156,11 +162,22 @@ def _claim(task: str, title: str, says: str, deviation: float) -> Claim:
             ),
             *(
                 Check(
-                    f'{name}_{task}_detail',
-                    f'{name}_{task}_2',
-                    f'{name} is better when patches keep their detail',
+                    f'{name}_{task}_detail_{budget}',
+                    f'{name}_{task}_{budget}',
+                    f'{name} is better when patches keep their detail '
+                    f'(budget {budget})',
                 )
-                for name in DETAILED
+                for name, budget in _merging()
+            ),
+            *(
+                Check(
+                    f'{name}_{task}_detail_1',
+                    f'vit_{task}_tuned',
+                    f'with their detail, {name} at its first budget stays '
+                    'within 2 points of dense',
+                    margin=2.0,
+                )
+                for name in MERGING
             ),
         ],
         deviation,
