@@ -146,7 +146,7 @@ class ThinViT(Backbone):
         norm_eval: bool = False,
         with_cp: bool = False,
         carry: bool = False,
-        detail: bool = False,
+        detail: bool = True,
         reducers: Sequence[dict | Reducer] = (),
         init_cfg: dict | list | None = None,
     ):
@@ -391,12 +391,12 @@ class ThinViT(Backbone):
             return x
         if statistic is not None:
             statistic = statistic[:, extra:]
-        values = trail.patches(patches) if self.detail else None
+        before = trail.so_far() if self.detail else None
         thinned = reducer(patches, trail, statistic)
         if thinned is patches:
             return x
-        if self.detail:
-            trail.keep_detail(values, thinned)
+        if before is not None:
+            trail.keep_detail(before, patches, thinned)
         return torch.cat([x[:, :extra], thinned], 1) if extra else thinned
 
     def output(self, i: int, x: Tensor, trail: Trail) -> Tensor:
@@ -407,7 +407,7 @@ class ThinViT(Backbone):
         if self.out_type == 'cls_token':
             return norm(x[:, 0])
         x = x[:, self.num_extra_tokens :]
-        if self.detail:
+        if trail.detail is not None:
             return trail.fold(norm(trail.patches(x)))
         # What left early skipped blocks, but not the normalisation.
         bank = norm(trail.bank(x))

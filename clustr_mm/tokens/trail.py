@@ -171,13 +171,23 @@ class Trail:
         values = self.spread(self.bank(x))
         return values if self.detail is None else values + self.detail
 
-    def keep_detail(self, patches: Tensor, x: Tensor) -> None:
-        """After a report: :meth:`patches` are still ``patches``.
+    def so_far(self) -> 'Trail':
+        """The trail up to here, which further reports do not change."""
+        copy = Trail(self.grid, self.track)
+        copy.pooled, copy.owner = self.pooled, self.owner
+        copy.reports, copy._left = list(self.reports), list(self._left)
+        copy.detail = self.detail
+        return copy
 
-        Tokens ``x`` [B, N, C] stand for them now; what blocks add to a token
-        is added to all of its patches.
+    def keep_detail(self, before: 'Trail', old: Tensor, new: Tensor) -> None:
+        """Let the patches be what they were ``before`` a rule acted.
+
+        Once a rule has made tokens ``new`` [B, K, C] of ``old`` [B, N, C].
+        What blocks add to a token is added to all of its patches. Patches
+        whose tokens stay or leave as they are have no detail.
         """
-        self.detail = patches - self.spread(self.bank(x))
+        if set(self.reports[len(before.reports) :]) - {'select'}:
+            self.detail = before.patches(old) - self.spread(self.bank(new))
 
     def to_map(self, bank: Tensor) -> Tensor:
         """Feature map [B, C, h, w] of the tokens in :meth:`bank`."""

@@ -59,7 +59,9 @@ def test_class_row_is_the_class_token_s_attention():
 
 
 def test_patches_belong_to_themselves_or_the_fused_token():
-    model = build('evit', keep=[1, 0.5, 1, 1, 1, 1], out_type='featmap')
+    model = build(
+        'evit', keep=[1, 0.5, 1, 1, 1, 1], out_type='featmap', detail=False
+    )
     with torch.no_grad():
         (fmap,), trail = model.trace(images())
     owners = trail.owners(2)
