@@ -70,9 +70,6 @@ class EViT(ThinViT):
         kwargs: More arguments of :class:`ThinViT`.
     """
 
-    # A map needs the value of each token, at its own place.
-    map_options = {**ThinViT.map_options, 'fuse': False}
-
     @check_types
     def __init__(
         self,

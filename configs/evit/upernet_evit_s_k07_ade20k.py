@@ -1,8 +1,6 @@
-# Tokens that leave are not fused: a map needs their values, each at its own
-# place.
 _base_ = [
     '../_base_/upernet_vit_ade20k.py',
     '../_base_/backbones/evit_s_k07.py',
 ]
 
-model = dict(backbone=dict(_base_.evit_s_k07, fuse=False))
+model = dict(backbone=_base_.evit_s_k07)

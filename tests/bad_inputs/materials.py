@@ -26,7 +26,7 @@ EVIT = dict(
     reduce_at=[1],
     img_size=64,
 )
-DENSE = dict(EVIT, out_type='featmap', fuse=False)
+DENSE = dict(EVIT, out_type='featmap')
 CONFIGS = {
     'classify': (
         'quickstart/evit_shapes.py',
