@@ -163,6 +163,32 @@ def test_swapped_model_trains(base, backbone, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ('base', 'backbone', 'hooks'),
+    [
+        # One that has hooks of its own.
+        (SWAPS[6][0], 'dynamicvit_s_k07', ['SyncBuffersHook', 'RatioLoss']),
+        (SWAPS[1][0], 'dynamicvit_s_k07', ['RatioLoss']),
+        (SWAPS[1][0], 'evit_s_k07', []),
+    ],
+)
+def test_a_training_has_the_hooks_that_it_needs(
+    base, backbone, hooks, tmp_path
+):
+    """Without the ratio loss, all tokens of a DynamicViT would stay."""
+    out = tmp_path / 'my.py'
+    notes = swap_backbone(base, backbone, out)
+    cfg = Config.fromfile(out)
+    assert [hook.type for hook in cfg.get('custom_hooks', [])] == hooks
+    if 'RatioLoss' in hooks:
+        assert 'custom_hooks: RatioLoss, which its training needs' in notes
+        assert 'clustr_mm.training' in cfg.custom_imports.imports
+        # To swap once more adds it once.
+        swap_backbone(str(out), 'dynamicvit_s_k07', tmp_path / 'again.py')
+        again = Config.fromfile(tmp_path / 'again.py')
+        assert again.custom_hooks == cfg.custom_hooks
+
+
+@pytest.mark.parametrize(
     ('base', 'message'),
     [
         (

@@ -21,6 +21,8 @@ class Backbone(BaseModule):
     # Whether it has maps of several strides, as a convolutional network has,
     # or a single one.
     is_pyramid = False
+    # What a training of it needs besides, whatever the task.
+    hooks: Sequence[dict] = ()
 
     # See `choose_frozen`.
     frozen_stages: int

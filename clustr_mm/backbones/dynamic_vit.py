@@ -20,6 +20,9 @@ from clustr_mm.tokens.compiling import ranking
 from clustr_mm.tokens.trail import Trail, take
 from .vit import ThinViT, check_reduce_at
 
+# By the loss of a task alone, the predictors would let all tokens stay.
+HOOKS_OF_A_TRAINING = ({'type': 'RatioLoss'},)
+
 
 class Predictor(BaseModule):
     """Log probability of each token to stay and to leave (section 3.2)."""
@@ -115,6 +118,8 @@ class DynamicViT(ThinViT):
             the others.
         kwargs: More arguments of :class:`ThinViT`.
     """
+
+    hooks = HOOKS_OF_A_TRAINING
 
     @check_types
     def __init__(

@@ -10,6 +10,7 @@ import importlib.util
 import os
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -102,8 +103,12 @@ def swap_backbone(
         )
     swap = plan(cfg, settings, parse(assume) if assume else None)
     _swap_optimizer(swap, cfg, adamw, lr)
+    _add_hooks(swap, cfg, class_of(settings).hooks)
     wrapper = swap.settings.get('optim_wrapper', {})
-    if wrapper.get('constructor') == 'LayerDecayConstructor':
+    if (
+        wrapper.get('constructor') == 'LayerDecayConstructor'
+        or 'custom_hooks' in swap.settings
+    ):
         imports = ['clustr_mm.training', *imports]
     imports = [*configs.imports_of(cfg), 'clustr_mm', *imports]
     imports = list(dict.fromkeys(imports))
@@ -139,6 +144,17 @@ def _find_backbone(name: str) -> tuple[dict, list[str]]:
         if key not in ('out_type', 'out_indices')
     }
     return taken, configs.imports_of(cfg)
+
+
+def _add_hooks(swap: Swap, cfg: Config, hooks: Sequence[dict]) -> None:
+    """What a training of the new backbone needs besides."""
+    there = list(cfg.get('custom_hooks') or [])
+    kinds = [type_of(hook) for hook in there]
+    new = [hook for hook in hooks if hook['type'] not in kinds]
+    if new:
+        swap.settings['custom_hooks'] = [*there, *new]
+        names = ', '.join(hook['type'] for hook in new)
+        swap.notes.append(f'custom_hooks: {names}, which its training needs')
 
 
 def _swap_optimizer(swap: Swap, cfg: Config, adamw: bool, lr: float):

@@ -59,8 +59,8 @@ class RatioLoss(Hook):
     """Add the ratio loss to those of any model with a DynamicViT in it, such
     as a detector.
 
-    Without it the predictors learn from the loss of the task alone. A
-    `SparseClassifier` has it by itself.
+    Without it the predictors let all tokens stay in training, and the test
+    is of another model. A `SparseClassifier` has it by itself.
 
     Args:
         weight (float): Weight of the loss.

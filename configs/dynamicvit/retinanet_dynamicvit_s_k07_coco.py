@@ -1,6 +1,5 @@
-# In training, attention ignores the patches that leave, and the predictors
-# learn from the loss of the task alone, so they start from those that learnt
-# on ImageNet.
+# In training, attention ignores the patches that would leave. By the loss of
+# the task alone the predictors would let all of them stay.
 _base_ = [
     '../_base_/retinanet_vit_coco.py',
     '../_base_/backbones/dynamicvit_s_k07.py',
@@ -12,3 +11,4 @@ model = dict(
         init_cfg=dict(checkpoint='published:dynamicvit-s-k07'),
     )
 )
+custom_hooks = [dict(type='RatioLoss')]
