@@ -50,6 +50,8 @@ SWAPS = [
         'token_pooling_s_k07',
     ),
     ('mmpretrain::resnet/resnet50_8xb32_in1k.py', 'evit_s_k07'),
+    # A neck behind the new one, in MMPose.
+    (HRNETV2, 'evit_s_k07'),
 ]
 MORE_SWAPS = [
     ('mmdet::cascade_rcnn/cascade-rcnn_r50_fpn_1x_coco.py', 'hvt_s1'),
@@ -124,7 +126,7 @@ MORE_SWAPS = [
         'clustr_t',
     ),
     # A neck that joins all maps, and one that begins with the deepest.
-    *((HRNETV2, 'clustr_t'), (HRNETV2, 'evit_s_k07')),
+    (HRNETV2, 'clustr_t'),
     (f'{POSE}/rtmo/coco/rtmo-s_8xb32-600e_coco-640x640.py', 'clustr_t'),
     ('mmdet::yolo/yolov3_d53_8xb8-320-273e_coco.py', 'clustr_t'),
     # Anchors of stride 32, which no plain ViT has.

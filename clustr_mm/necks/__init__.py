@@ -1,3 +1,4 @@
+from .neck_chain import NeckChain
 from .simple_fpn import SimpleFPN
 
-__all__ = ['SimpleFPN']
+__all__ = ['NeckChain', 'SimpleFPN']

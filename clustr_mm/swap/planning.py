@@ -227,6 +227,7 @@ def _plan_dense(
     else:
         pyramid, new = _pyramid(swap, new[0], strides)
         _set_necks(swap, model, neck, [pyramid], Maps(old, new))
+    _chain_necks(swap, model, toolbox)
     maps = _behind_neck(neck, Maps(old, new), toolbox.scope)
     if maps:
         _set_heads(swap, model, maps, toolbox.scope)
@@ -383,6 +384,13 @@ def _set_necks(swap: Swap, model: dict, neck, added: list[dict], maps: Maps):
             f'model.neck: {type_of(old_neck)} dropped, which belonged to the '
             'old backbone'
         )
+
+
+def _chain_necks(swap: Swap, model: dict, toolbox: Toolbox):
+    necks = swap.settings['model'].get('neck')
+    if isinstance(necks, list) and not toolbox.takes_many_necks:
+        chain = _new_neck(model, type='NeckChain', necks=necks)
+        swap.settings['model']['neck'] = chain
 
 
 def _first(neck) -> dict:

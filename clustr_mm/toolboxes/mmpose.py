@@ -15,6 +15,7 @@ class MMPose(Toolbox):
     scope = 'mmpose'
     package = Package('1.3.1', '2.0.0', 'mmpose')
     usual_size = (256, 192)
+    takes_many_necks = False
     mixed_parts = ('backbone', 'neck')  # its accuracy goes through NumPy
     reduced = Reduced(
         'pose',

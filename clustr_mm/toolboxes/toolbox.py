@@ -55,6 +55,7 @@ class Toolbox:
             bfloat16 on a CPU; None if all have.
         counts_on_strides: whether heads compute with the strides of maps,
             and another one would go unnoticed.
+        takes_many_necks: whether a neck may be a list.
         has_large_images: whether what grows with the square of their area
             is too much for them.
         reduced: what a small run overrides.
@@ -66,6 +67,7 @@ class Toolbox:
     usual_size: Size = (224, 224)
     mixed_parts: tuple[str, ...] | None = None
     counts_on_strides = False
+    takes_many_necks = True
     has_large_images = False
     reduced: Reduced
 
