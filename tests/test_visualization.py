@@ -242,10 +242,14 @@ def test_clusters_of_token_pooling_follow_the_trail():
     assert is_grey(draw(stages, canvas)[-1][0]).all()
 
 
-def test_maps_of_hvt_are_its_outputs():
+def test_maps_of_hvt_are_those_of_its_tokens():
     # Pools after blocks 0 and 2, so that stages end with blocks 1 and 3.
     backbone = model(
-        'HVT', out_type='featmap', out_indices=(1, 3), final_norm=False
+        'HVT',
+        out_type='featmap',
+        out_indices=(1, 3),
+        final_norm=False,
+        detail=False,
     ).backbone
     img = as_batch(colourful())
     stages = follow(backbone, img)
