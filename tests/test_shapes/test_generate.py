@@ -166,7 +166,7 @@ def test_the_tool(tmp_path):
     command = ['make_shapes.py', '--task', 'segmentation']
     command += ['--num', '5', '--seed', '2', '--size', '40', '56']
     command += ['--out', str(out)]
-    run_tool(*command, cwd=tmp_path)
+    text = run_tool(*command, cwd=tmp_path)
     assert text.endswith(f'{out}\n')
     assert digests(out) == digests(made)
 
