@@ -191,7 +191,7 @@ def _plot(
     claim: Claim, results: Results, timed: dict | None, path: Path
 ) -> None:
     """The metric of each arm over its cost, and over its time if known."""
-    from matplotlib import rc_context
+    from matplotlib import colormaps, rc_context
     from matplotlib.figure import Figure
 
     known = [arm for arm in claim.arms if arm in results]
@@ -211,7 +211,10 @@ def _plot(
     figure = Figure(figsize=size, layout='constrained')
     panels = figure.subplots(1, len(costs), sharey=True, squeeze=False)[0]
     for axes, (label, cost) in zip(panels, costs.items()):
-        for name, family in _families(cost).items():
+        families = _families(cost)
+        colours = colormaps['tab10' if len(families) <= 10 else 'tab20']
+        axes.set_prop_cycle(color=colours.colors)
+        for name, family in families.items():
             _draw(axes, name, family, cost, results)
         axes.set_xlabel(label)
         axes.grid(alpha=0.3)
