@@ -474,7 +474,11 @@ def test_a_neck_that_joins_all_maps():
     model = plan(cfg, preset('clustr_s')).settings['model']
     assert model['head']['in_channels'] == 64 + 128 + 256 + 512
     model = plan(cfg, preset('evit_s_k07')).settings['model']
-    assert model['neck'][0]['strides'] == [4, 8, 16, 32]
+    # MMPose takes no list of necks.
+    assert model['neck']['type'] == 'NeckChain'
+    pyramid, joined = model['neck']['necks']
+    assert pyramid['strides'] == [4, 8, 16, 32]
+    assert joined == neck
     assert model['head'] == dict(in_channels=4 * 256)
 
 
