@@ -1,17 +1,35 @@
-"""How far a loop is."""
+"""How far a loop is, to people at a terminal; nothing in a log."""
 
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-import rich.progress
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 T = TypeVar('T')
 
 
-def track(items: Sequence[T], what: str) -> Iterator[T]:
-    """Go through ``items`` with a bar on the error output; none in a log."""
+def terminal_bar(shown: bool = True, transient: bool = False) -> Progress:
+    """A bar on the error output, if that is a terminal."""
     console = Console(stderr=True)
-    yield from rich.progress.track(
-        items, what, console=console, disable=not console.is_terminal
+    return Progress(
+        TextColumn('{task.description}'),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=transient,
+        disable=not (shown and console.is_terminal),
     )
+
+
+def track(items: Sequence[T], what: str) -> Iterator[T]:
+    """Go through ``items`` with a bar."""
+    with terminal_bar() as progress:
+        yield from progress.track(items, description=what)

@@ -468,7 +468,8 @@ def gallery(out, *names, **options):
     return Gallery(subjects, str(out), side=40, **options)
 
 
-def test_gallery(folder, tmp_path):
+def test_gallery(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv('TTY_COMPATIBLE', '1')
     show = gallery(tmp_path / 'out')
     show.add_all(find_images(str(folder)))
     page = (tmp_path / 'out/index.html').read_text(encoding='utf-8')
@@ -479,6 +480,7 @@ def test_gallery(folder, tmp_path):
     assert '3 of 3 images' in page
     for name in show.pictures:
         assert mmcv.imread(tmp_path / 'out' / name) is not None
+    assert '3/3' in capsys.readouterr().err
 
 
 def test_gallery_of_several_models(folder, tmp_path):

@@ -6,17 +6,10 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from torch import Tensor
 
 from clustr_mm.errors import UserError
+from clustr_mm.progress import terminal_bar
 from clustr_mm.tokens import processor
 from .speed import Call, Comparison, allocated_memory, compare
 from .table import format_table
@@ -218,18 +211,9 @@ def progress_bar(
     setting: Setting, title: str
 ) -> Iterator[Callable[[int], None]]:
     """A bar for the rounds of a comparison; in a log only what is measured."""
-    console = Console(stderr=True)
-    shows_bar = setting.show_progress and console.is_terminal
-    if setting.show_progress and not shows_bar:
-        console.print(f'{title} ...', soft_wrap=True)
-    with Progress(
-        TextColumn('{task.description}'),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not shows_bar,
-    ) as progress:
+    bar = terminal_bar(setting.show_progress, transient=True)
+    if setting.show_progress and bar.disable:
+        bar.console.print(f'{title} ...', soft_wrap=True)
+    with bar as progress:
         task = progress.add_task(title, total=setting.rounds)
         yield lambda i: progress.update(task, completed=i + 1)

@@ -172,7 +172,10 @@ class Trail:
         return values if self.detail is None else values + self.detail
 
     def so_far(self) -> 'Trail':
-        """The trail up to here, which further reports do not change."""
+        """The trail up to here, which further reports do not change.
+
+        Without decisions, which no report follows.
+        """
         copy = Trail(self.grid, self.track)
         copy.pooled, copy.owner = self.pooled, self.owner
         copy.reports, copy._left = list(self.reports), list(self._left)

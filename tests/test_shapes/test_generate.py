@@ -166,7 +166,8 @@ def test_the_tool(tmp_path):
     command = ['make_shapes.py', '--task', 'segmentation']
     command += ['--num', '5', '--seed', '2', '--size', '40', '56']
     command += ['--out', str(out)]
-    text = run_tool(*command, cwd=tmp_path)
+    text = run_tool(*command, cwd=tmp_path, TTY_COMPATIBLE='1')
+    assert '5/5' in text
     assert text.endswith(f'{out}\n')
     assert digests(out) == digests(made)
 
