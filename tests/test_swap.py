@@ -190,6 +190,19 @@ def test_a_training_has_the_hooks_that_it_needs(
         assert again.custom_hooks == cfg.custom_hooks
 
 
+def test_a_rule_of_a_list_brings_the_hooks_that_it_needs(tmp_path):
+    rules = [
+        dict(type='PredictedTokens', block=block, keep=keep)
+        for block, keep in ((3, 0.7), (6, 0.5))
+    ]
+    backbone = dict(type='ThinViT', arch='deit-tiny', reducers=rules)
+    mine = tmp_path / 'mine.py'
+    mine.write_text(f'model = {dict(backbone=backbone)}')
+    out = tmp_path / 'swapped.py'
+    swap_backbone(SWAPS[1][0], str(mine), out)
+    assert Config.fromfile(out).custom_hooks == [dict(type='RatioLoss')]
+
+
 @pytest.mark.parametrize(
     ('base', 'message'),
     [

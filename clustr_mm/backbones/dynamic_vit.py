@@ -20,9 +20,6 @@ from clustr_mm.tokens.compiling import ranking
 from clustr_mm.tokens.trail import Trail, take
 from .vit import ThinViT, check_reduce_at
 
-# By the loss of a task alone, the predictors would let all tokens stay.
-HOOKS_OF_A_TRAINING = ({'type': 'RatioLoss'},)
-
 
 class Predictor(BaseModule):
     """Log probability of each token to stay and to leave (section 3.2)."""
@@ -71,6 +68,8 @@ class PredictedTokens(Reducer):
     """
 
     place = 'before'
+    # By the loss of a task alone, the predictors would let all tokens stay.
+    hooks = ({'type': 'RatioLoss'},)
 
     @check_types
     def __init__(self, keep: float, **trunk):
@@ -118,8 +117,6 @@ class DynamicViT(ThinViT):
             the others.
         kwargs: More arguments of :class:`ThinViT`.
     """
-
-    hooks = HOOKS_OF_A_TRAINING
 
     @check_types
     def __init__(

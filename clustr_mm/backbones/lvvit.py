@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from clustr_mm.arguments import check_types
 from clustr_mm.registry import MODELS
-from .dynamic_vit import HOOKS_OF_A_TRAINING, predicted_tokens
+from .dynamic_vit import predicted_tokens
 from .vit import INIT_LINEAR, ThinViT, vit_arch
 
 
@@ -62,8 +62,6 @@ class DynamicLVViT(LVViT):
         reduce_at (Sequence[int], optional): See :class:`DynamicViT`.
         kwargs: More arguments of :class:`LVViT`.
     """
-
-    hooks = HOOKS_OF_A_TRAINING
 
     @check_types
     def __init__(

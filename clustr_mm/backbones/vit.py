@@ -283,6 +283,13 @@ class ThinViT(Backbone):
     def thins(self) -> bool:
         return len(self.reducers) > 0
 
+    @property
+    def hooks(self) -> list[dict]:
+        hooks = []
+        for reducer in self.reducers:
+            hooks += [hook for hook in reducer.hooks if hook not in hooks]
+        return hooks
+
     def trace(self, img: Tensor) -> tuple[tuple[Tensor, ...], Trail]:
         """The same, and where the patches went."""
         return self._outputs(img, track=True)

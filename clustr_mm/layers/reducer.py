@@ -39,6 +39,8 @@ class Reducer(BaseModule):
     counts_as = 'clustering'
     # Whether it asks the trail about the patches, whatever the outputs are.
     needs_trail = False
+    # What a training needs besides because of it, whatever the task.
+    hooks: Sequence[dict] = ()
 
     @check_types
     def __init__(

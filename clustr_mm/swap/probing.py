@@ -73,6 +73,11 @@ def outputs_of_ours(backbone: dict, scope: str) -> list[Output]:
     return _run(_build(backbone, scope), (SIDE, SIDE))
 
 
+def hooks_of_ours(backbone: dict, scope: str) -> Sequence[dict]:
+    """What a training of one of our backbones needs besides."""
+    return _build(backbone, scope).hooks
+
+
 def after(
     neck: dict | Sequence, before: list[Output], scope: str
 ) -> list[Output]:

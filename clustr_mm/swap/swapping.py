@@ -24,7 +24,7 @@ from clustr_mm.configs import type_of
 from clustr_mm.errors import UserError, missing, summary
 from clustr_mm.toolboxes import TOOLBOXES, toolbox_of
 from .planning import Swap, class_of, plan
-from .probing import StockError, parse
+from .probing import StockError, hooks_of_ours, parse
 
 # Constructors of the toolboxes that know their own backbones by name, or that
 # need a backbone which knows the depth of its parameters.
@@ -103,7 +103,7 @@ def swap_backbone(
         )
     swap = plan(cfg, settings, parse(assume) if assume else None)
     _swap_optimizer(swap, cfg, adamw, lr)
-    _add_hooks(swap, cfg, class_of(settings).hooks)
+    _add_hooks(swap, cfg, hooks_of_ours(settings, cfg.default_scope))
     wrapper = swap.settings.get('optim_wrapper', {})
     if (
         wrapper.get('constructor') == 'LayerDecayConstructor'
