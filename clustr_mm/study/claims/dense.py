@@ -51,8 +51,8 @@ _DETECTION = (
     # The same pictures, and the same neck.
     'vit_fpn',
     epochs(6, 1500) | {'train_cfg.val_interval': 6},
-    # Every evaluation is of all test pictures; the test is one.
-    epochs(1, 800) | {'train_cfg.val_interval': 2},
+    # An evaluation is of all test pictures, and the test is one.
+    epochs(1, 800) | {'train_cfg.val_begin': 2},
 )
 _LR = {'optim_wrapper.optimizer.lr': 3e-4}
 
