@@ -24,9 +24,9 @@ ORDER = (
     'normalised',
     'dials_boxes',
     'pooling_tuned',
+    'thinning',
     'distillation',
     'hvt',
-    'thinning',
     'thinning_dense',
     'thinning_masks',
 )

@@ -2,11 +2,13 @@
 distillation."""
 
 from .parts import Arm, Check, Claim, backbone, epochs
-from .recipes import FINE_TUNED, SHORT
+from .recipes import FINE_TUNED, SHARP, SHORT
 
 # A single number stands for the share kept in EViT's usual blocks.
 EVIT = {'07': 0.7, '05': 0.5}
 LESSONS = {'all': {}, 'class': {'model.patch_weight': 0.0}}
+# As its teacher has it.
+_SHARP_BOTH = SHARP | {'model.teacher.qk_norm': 'learned'}
 # After the distillation: how the classifier is trained.
 SCHOOLS = {'frozen': {'model.backbone.frozen_stages': 8}, 'tuned': {}}
 # Losses that DynamicViT goes without.
@@ -55,8 +57,8 @@ def _arms() -> dict[str, Arm]:
         for lesson, options in LESSONS.items():
             arms[f'distilled_{share}_{lesson}'] = Arm(
                 'distill_evit_cifar10.py',
-                backbone(keep=keep) | options | epochs(2, 10000),
-                {'model.teacher.init_cfg.checkpoint': 'vit'},
+                backbone(keep=keep) | options | _SHARP_BOTH | epochs(2, 10000),
+                {'model.teacher.init_cfg.checkpoint': 'vit_sharp'},
             )
         for lesson in (*LESSONS, 'none'):
             start = {'load_from': f'distilled_{share}_{lesson}'}
@@ -64,6 +66,7 @@ def _arms() -> dict[str, Arm]:
                 arms[f'student_{share}_{lesson}_{school}'] = Arm(
                     'vit_cifar10.py',
                     backbone(type='EViT', keep=keep)
+                    | SHARP
                     | options
                     | epochs(3, 5000)
                     | {'val_dataloader.dataset.indices': 2000},
@@ -154,7 +157,8 @@ CLAIMS = {
         'The distillation of EViT: a student of all tokens learns a task '
         'better than one of the class token alone, and both better than one '
         'from scratch, with its trunk frozen or fine-tuned. The teacher is '
-        'the dense ViT; 10,000 pictures without labels, 5000 with.',
+        'the dense ViT of "All thinned ViTs on one trunk"; 10,000 pictures '
+        'without labels, 5000 with.',
         [
             f'student_{share}_{lesson}_{school}'
             for share in EVIT

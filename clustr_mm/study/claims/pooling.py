@@ -1,7 +1,14 @@
 """Token Pooling, in a trained ViT and after fine-tuning."""
 
 from .parts import Arm, Check, Claim, backbone
-from .recipes import FINE_TUNED, FROM_TRUNK, SHORT, TRUNK
+from .recipes import (
+    FINE_TUNED,
+    FROM_SHARP_TRUNK,
+    FROM_TRUNK,
+    SHARP,
+    SHORT,
+    TRUNK,
+)
 
 # At most how many of 64 tokens each of the eight blocks keeps.
 BUDGETS = {
@@ -16,6 +23,11 @@ POOLINGS = {
     'power_bert': dict(method='significance'),
     'importance': dict(method='importance'),
     'random': dict(method='random'),
+}
+# Clusters usually start from the most significant tokens.
+STARTS = {
+    f'{name}_random_start': dict(POOLINGS[name], init='random')
+    for name in ('kmedoids', 'kmedoids_carry')
 }
 # Of queries and keys (appendix F).
 NORMS = {
@@ -32,19 +44,21 @@ def _pooled(budget: str, **options) -> dict:
 
 
 def _arms() -> dict[str, Arm]:
-    arms = {
-        'vit': TRUNK,
-        'vit_tuned': Arm('vit_cifar10.py', FINE_TUNED, FROM_TRUNK),
-    }
+    arms = {'vit': TRUNK}
     for budget in BUDGETS:
         for name, how in POOLINGS.items():
-            options = _pooled(budget, **how)
             arms[f'{name}_{budget}'] = Arm(
-                'vit_cifar10.py', options, FROM_TRUNK, trained=False
+                'vit_cifar10.py',
+                _pooled(budget, **how),
+                FROM_TRUNK,
+                trained=False,
             )
-            arms[f'{name}_{budget}_tuned'] = Arm(
-                'vit_cifar10.py', options | FINE_TUNED, FROM_TRUNK
-            )
+    for name, how in (POOLINGS | STARTS).items():
+        arms[f'{name}_tuned'] = Arm(
+            'vit_cifar10.py',
+            _pooled('quarter', **how) | SHARP | FINE_TUNED,
+            FROM_SHARP_TRUNK,
+        )
     for suffix, norm in NORMS.items():
         arms[f'vit_short{suffix}'] = Arm(
             'vit_cifar10.py', backbone(**norm) | SHORT
@@ -59,44 +73,33 @@ def _arms() -> dict[str, Arm]:
     return arms
 
 
-def _checks(suffix: str) -> list[Check]:
+def _checks(suffix: str, says: str) -> list[Check]:
+    """Of arms with this at the end of their names."""
     return [
-        check
-        for budget in BUDGETS
-        for check in (
-            Check(
-                f'kmedoids_{budget}{suffix}',
-                f'power_bert_{budget}{suffix}',
-                f'K-Medoids beats keeping the most significant ({budget})',
+        Check(f'{better}{suffix}', f'{than}{suffix}', f'{what} ({says})')
+        for better, than, what in (
+            (
+                'kmedoids',
+                'power_bert',
+                'K-Medoids beats keeping the most significant',
             ),
-            Check(
-                f'kmeans_{budget}{suffix}',
-                f'power_bert_{budget}{suffix}',
-                f'K-Means beats keeping the most significant ({budget})',
+            (
+                'kmeans',
+                'power_bert',
+                'K-Means beats keeping the most significant',
             ),
-            Check(
-                f'kmedoids_{budget}{suffix}',
-                f'kmedoids_unweighted_{budget}{suffix}',
-                f'weights help K-Medoids ({budget})',
+            ('kmedoids', 'kmedoids_unweighted', 'weights help K-Medoids'),
+            (
+                'kmedoids_carry',
+                'kmedoids',
+                'carrying the sizes helps, as appendix E says',
             ),
-            Check(
-                f'kmedoids_carry_{budget}{suffix}',
-                f'kmedoids_{budget}{suffix}',
-                f'carrying the sizes helps (appendix E, {budget})',
-            ),
-            Check(
-                f'importance_{budget}{suffix}',
-                f'random_{budget}{suffix}',
-                f'a draw by significance beats a random one ({budget})',
+            (
+                'importance',
+                'random',
+                'a draw by significance beats a random one',
             ),
         )
-    ]
-
-
-def _names(suffix: str) -> list[str]:
-    return [
-        'vit' + suffix,
-        *(f'{name}_{b}{suffix}' for b in BUDGETS for name in POOLINGS),
     ]
 
 
@@ -106,16 +109,35 @@ CLAIMS = {
         'Token Pooling in a trained ViT, without training',
         'Token Pooling: at an equal number of tokens, cluster centres keep '
         'more of the accuracy than any selection of tokens.',
-        _names(''),
-        _checks(''),
+        ['vit', *(f'{name}_{b}' for b in BUDGETS for name in POOLINGS)],
+        [check for b in BUDGETS for check in _checks(f'_{b}', b)],
         deviation=0.4,
     ),
     'pooling_tuned': Claim(
         'Token Pooling after fine-tuning',
         'Token Pooling: the same holds after fine-tuning (figure 4 of its '
-        'paper), with smaller differences.',
-        _names('_tuned'),
-        _checks('_tuned'),
+        'paper), with smaller differences. Pooled to a quarter, from a trunk '
+        'that attends more sharply; and clusters may start from random '
+        'tokens.',
+        [
+            'vit_sharp_tuned',
+            *(f'{name}_tuned' for name in (*POOLINGS, *STARTS)),
+        ],
+        [
+            *_checks('_tuned', 'quarter'),
+            Check(
+                'kmedoids_random_start_tuned',
+                'kmedoids_tuned',
+                'a random start is better for K-Medoids than the most '
+                'significant tokens',
+            ),
+            Check(
+                'kmedoids_carry_random_start_tuned',
+                'random_tuned',
+                'K-Medoids from a random start, with sizes carried, beats '
+                'random tokens',
+            ),
+        ],
         deviation=0.4,
     ),
     'normalised': Claim(
