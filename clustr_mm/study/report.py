@@ -62,7 +62,11 @@ def write(folder: Path, page: Path) -> None:
     }
     parts = ['# What the backbones learn', *_by_hand(folder, 'introduction')]
     if begun:
-        parts += ['## In short', _summary(begun, results)]
+        parts += [
+            '## In short',
+            *_by_hand(folder, 'conclusions'),
+            _summary(begun, results),
+        ]
     for name, claim in begun.items():
         timed = times.get(name)
         parts += [
@@ -84,7 +88,8 @@ def write(folder: Path, page: Path) -> None:
 
 
 def _by_hand(folder: Path, name: str) -> list[str]:
-    """What stands above the claims, or was looked at because of one."""
+    """What stands above the claims, follows from them, or was looked at
+    because of one."""
     path = folder / f'{name}.md'
     return [path.read_text().strip()] if path.is_file() else []
 

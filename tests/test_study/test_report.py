@@ -167,6 +167,7 @@ def folder(tmp_path):
     folder = tmp_path / 'study'
     folder.mkdir()
     (folder / 'introduction.md').write_text('Words.\n')
+    (folder / 'conclusions.md').write_text('What follows.\n')
     _result(folder, 'exact_boxes', 0, 20.0)
     (folder / 'dials.md').write_text('What was looked at.\n')
     (folder / 'dials_boxes.md').write_text('Too early.\n')
@@ -190,7 +191,9 @@ def test_a_page_from_results_alone(folder):
     report.write(folder, page)
     text = page.read_text()
     claim = CLAIMS['dials']
-    assert 'Words.' in text
+    parts = ['Words.', '## In short', 'What follows.', '## ' + claim.title]
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
     assert text.index(says_of('dials')) < text.index('What was looked at.')
     assert 'Too early' not in text
     assert '| arm | mIoU | MACs | seeds |' in text
