@@ -75,22 +75,23 @@ def checked(study, arm):
 
 def test_a_cell(study):
     """It trains on from the weights of another."""
-    cfg = configs.read(ROOT / 'configs/study/vit_cifar10.py')
+    arm = ARMS['vit_sharp']
+    cfg = configs.read(ROOT / 'configs/study' / arm.config, dict(arm.options))
     model = build_model(cfg)
     weights = model.state_dict()
     weights['backbone.cls_token'] = torch.full((1, 1, 128), 7.0)
-    start = study.work / 'vit/1'
+    start = study.work / 'vit_sharp/1'
     start.mkdir(parents=True)
     torch.save(dict(state_dict=weights, meta={}), start / 'epoch_1.pth')
     (start / 'last_checkpoint').write_text(str(start / 'epoch_1.pth'))
-    there = study.result('vit', 1)
+    there = study.result('vit_sharp', 1)
     there.parent.mkdir(parents=True)
     there.write_text('{}')
-    study.cell('kmeans_half_tuned', 1)
-    result = checked(study, 'kmeans_half_tuned')
+    study.cell('kmeans_tuned', 1)
+    result = checked(study, 'kmeans_tuned')
     assert len(result['history']) == 1
     assert result['macs'] < 0.7 * 111e6
-    path = study.work / 'kmeans_half_tuned/1/epoch_1.pth'
+    path = study.work / 'kmeans_tuned/1/epoch_1.pth'
     tuned = torch.load(path, weights_only=False)['state_dict']
     assert (tuned['backbone.cls_token'] - 7).abs().max() < 0.1
     there.unlink()
@@ -120,12 +121,12 @@ def test_a_cell_of_each_task(arm, study):
 
 def test_weights_that_stayed_elsewhere_are_trained_again(study):
     """With a result that came from another machine, which stays."""
-    there = study.result('vit', 2)
+    there = study.result('vit_sharp', 2)
     there.parent.mkdir(parents=True, exist_ok=True)
     there.write_text('{"value": 50}')
-    study.cell('kmeans_half_tuned', 2)
-    assert (study.work / 'vit/2/epoch_1.pth').is_file()
-    assert study.result('kmeans_half_tuned', 2).is_file()
+    study.cell('kmeans_tuned', 2)
+    assert (study.work / 'vit_sharp/2/epoch_1.pth').is_file()
+    assert study.result('kmeans_tuned', 2).is_file()
     assert there.read_text() == '{"value": 50}'
 
 
