@@ -50,4 +50,5 @@ param_scheduler = [
     dict(_base_.param_scheduler[1], T_max=max_epochs),
 ]
 train_cfg = dict(max_epochs=max_epochs, val_interval=20)
-default_hooks = dict(checkpoint=dict(save_best='coco/bbox_mAP'))
+# Of boxes drawn by eye, the place can be told and the outline hardly.
+default_hooks = dict(checkpoint=dict(save_best='coco/bbox_mAP_50'))

@@ -34,13 +34,27 @@ DIALS = {
     'window': dict(window=16),
     'window_reuse': dict(window=16, reuse=True),
 }
+# In detection, at 128 x 128 and at 400 x 400, and the classifier that each
+# starts from.
+DETECTORS = {
+    name: (DIALS[name], DIALS[name], 'clusters_two_scales')
+    for name in ('exact', 'window_reuse')
+} | {
+    'one_cluster': (
+        DENSE['one_cluster'],
+        dict(reduction=[100**2, 50**2, 25**2, 13**2]),
+        'one_cluster',
+    )
+}
 GROWTHS = {'growth_1': 1.0, 'growth_half': 0.5, 'growth_0': 0.0}
 _CIFAR = epochs(5, 12000) | {'val_dataloader.dataset.indices': 2000}
 _GARMENTS = epochs(6, 1500) | {'val_dataloader.dataset.indices': 100}
+# An evaluation is of all test pictures, and the test is one.
+_MASKS = epochs(3, 1500) | {'train_cfg.val_begin': 4}
 _CROWNS = {
-    'train_cfg.max_epochs': 25,
-    'param_scheduler.1.T_max': 25,
-    'train_cfg.val_interval': 25,
+    'train_cfg.max_epochs': 20,
+    'param_scheduler.1.T_max': 20,
+    'train_cfg.val_interval': 20,
 }
 
 
@@ -69,15 +83,18 @@ def _arms() -> dict[str, Arm]:
             arms[f'{name}_fpn'] = Arm(
                 'fpn_clustr_garments.py', options | _GARMENTS, _EXACT
             )
-        arms[f'{name}_boxes'] = Arm(
-            'mask_rcnn_clustr_crowns.py', options | _CROWNS, _EXACT
+    for name, (small, large, start) in DETECTORS.items():
+        arms[f'{name}_masks'] = Arm(
+            'mask_rcnn_clustr_garments.py',
+            backbone(**small) | _MASKS,
+            _from(start),
         )
-    arms['one_cluster_boxes'] = Arm(
-        'mask_rcnn_clustr_crowns.py',
-        # Of all tokens of 400 x 400.
-        backbone(reduction=[100**2, 50**2, 25**2, 13**2]) | _CROWNS,
-        _from('one_cluster'),
-    )
+        # There are few trees: what a detector is comes from the garments.
+        arms[f'{name}_boxes'] = Arm(
+            'mask_rcnn_clustr_crowns.py',
+            backbone(**large) | _CROWNS,
+            _from(f'{name}_masks'),
+        )
     for name, growth in GROWTHS.items():
         # From what small pictures have taught, where the dial does nothing.
         arms[f'{name}_fpn'] = Arm(
@@ -91,7 +108,7 @@ def _arms() -> dict[str, Arm]:
             arms[f'{name}_boxes'] = Arm(
                 'mask_rcnn_clustr_crowns.py',
                 backbone(growth=growth, **DIALS['window_reuse']) | _CROWNS,
-                _EXACT,
+                _from('window_reuse_masks'),
             )
     return arms
 
@@ -226,22 +243,33 @@ CLAIMS = {
         ),
         deviation=0.8,
     ),
-    'dials_boxes': Claim(
-        'What the dials of ClusTR cost in detection',
-        'This project: the same, and growth below 1, for small and crowded '
-        'objects: tree crowns in tiles of 400 x 400. Growth comes with '
-        'windows and clusters once a stage.',
+    'dials_masks': Claim(
+        'What the dials of ClusTR cost in Mask R-CNN',
+        'This project: the detection configs use windows and cluster once a '
+        'stage. They should lose no more than a point by it. Garments on '
+        'photographs of 128 x 128.',
+        [f'{name}_masks' for name in DETECTORS],
         [
-            *(f'{name}_boxes' for name in DIALS),
+            *_within(
+                ['window_reuse_masks'], 'exact_masks', 'exact clustering'
+            ),
+            _several('exact_masks', '_masks'),
+        ],
+        deviation=0.8,
+    ),
+    'dials_boxes': Claim(
+        'What the dials of ClusTR cost for tree crowns',
+        'This project: the same, and growth below 1, for small and crowded '
+        'objects: tree crowns in tiles of 400 x 400, by detectors of '
+        'garments. Growth comes with windows and clusters once a stage.',
+        [
+            *(f'{name}_boxes' for name in DETECTORS),
             'growth_half_boxes',
             'growth_0_boxes',
-            'one_cluster_boxes',
         ],
         [
             *_within(
-                ['reuse_boxes', 'window_boxes', 'window_reuse_boxes'],
-                'exact_boxes',
-                'exact clustering',
+                ['window_reuse_boxes'], 'exact_boxes', 'exact clustering'
             ),
             *_within(
                 ['growth_half_boxes', 'growth_0_boxes'],
@@ -250,6 +278,6 @@ CLAIMS = {
             ),
             _several('exact_boxes', '_boxes'),
         ],
-        deviation=1.5,
+        deviation=2.0,
     ),
 }

@@ -25,6 +25,7 @@ WORK = {
     'fpn_clustr_large_garments.py': (4000, 500, 6),
     'mask_rcnn_vit_garments.py': (4000, 500, 18),
     'mask_rcnn_dynamicvit_garments.py': (4000, 500, 18),
+    'mask_rcnn_clustr_garments.py': (4000, 500, 20),
     'mask_rcnn_clustr_crowns.py': (36, 9, 5),
 }
 # Two tools start, seconds.
