@@ -12,6 +12,7 @@ from scipy import stats
 
 from clustr_mm import configs
 from clustr_mm.analysis.cost import count_macs
+from clustr_mm.backbones.clustr import ClusterAttention
 from clustr_mm.study import report
 from clustr_mm.study.claims import (
     ARMS,
@@ -97,6 +98,27 @@ def test_few_keys_are_fewer_than_all():
         with torch.no_grad():
             maps.append(model(torch.randn_like(images))[0])
     assert not torch.allclose(*maps)
+
+
+@pytest.mark.parametrize(
+    'name', [name for name in ARMS if name.startswith('one_cluster')]
+)
+def test_one_cluster_is_one(name, monkeypatch):
+    """In every block, at the size that the arm gets."""
+    numbers, number = [], ClusterAttention.num_clusters
+
+    def noted(*args):
+        numbers.append(number(*args))
+        return numbers[-1]
+
+    monkeypatch.setattr(ClusterAttention, 'num_clusters', noted)
+    arm = ARMS[name]
+    cfg = configs.read(ROOT / 'configs/study' / arm.config, dict(arm.options))
+    model, images = backbone_call(cfg, batch=1)
+    with torch.no_grad():
+        model(images)
+    assert len(numbers) >= 4
+    assert set(numbers) == {1}
 
 
 @pytest.mark.parametrize(
